@@ -79,6 +79,9 @@ static inline int reduce_i(__m512i a) {
   for (int i = 0; i < 16; i++) s += at<int>(a, i);
   return s;
 }
+static inline __m512i srai_epi32(__m512i a, int n) {
+  return map<__m512i>(a, [n](auto& v, int i) { return at<int>(v, i) >> n; });
+}
 }  // namespace shim
 #undef _mm512_dpbf16_ps
 #define _mm512_dpbf16_ps shim::dpbf16_ps
@@ -89,4 +92,5 @@ static inline int reduce_i(__m512i a) {
 #define _mm512_reduce_add_ps(a) shim::reduce(a, false)
 #define _mm512_reduce_max_ps(a) shim::reduce(a, true)
 #define _mm512_reduce_add_epi32 shim::reduce_i
+#define _mm512_srai_epi32 shim::srai_epi32
 #endif  // QUIRE_KERNELS_COMMON_AVX512_SHIM_H_
