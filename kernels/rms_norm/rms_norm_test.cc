@@ -90,7 +90,7 @@ TEST(RmsNorm, MatchesReferenceAndAllVariantsAgreeBitForBit) {
 
 TEST(RmsNorm, RowDependsOnNothingButItself) {
   std::mt19937_64 rng(2);
-  const int64_t tokens = 200, hidden = 576;
+  const int64_t tokens = 300, hidden = 576;  // enough to fork
   const std::vector<float> x = Gaussian(rng, tokens * hidden), w = Gaussian(rng, hidden);
   for (const Impl<RmsNormArgs>& impl : Runnable()) {
     SCOPED_TRACE(impl.name);

@@ -135,7 +135,7 @@ TEST(Rope, RotatesByPosition) {
 
 TEST(Rope, RowDependsOnNothingButItself) {
   std::mt19937_64 rng(3);
-  const int64_t tokens = 100;
+  const int64_t tokens = 150;  // enough to fork
   const int32_t heads = 8, size = 128, row = heads * size;
   const Tables tables(kMaxPosition, size / 2);
   const std::vector<float> x = Gaussian(rng, tokens * row), w = Gaussian(rng, size);
@@ -147,7 +147,7 @@ TEST(Rope, RowDependsOnNothingButItself) {
         all.data(),        row,          tokens,   heads, size, positions.data(), tables.cos.data(),
         tables.sin.data(), kMaxPosition, w.data(), 1e-6f};
     ASSERT_TRUE(RunOn(impl, args, 4).ok());
-    for (int64_t t : {0, 55, 99}) {
+    for (int64_t t : {0, 55, 149}) {
       std::vector<float> one(x.begin() + t * row, x.begin() + (t + 1) * row);
       RopeArgs single = args;
       single.x = one.data();
