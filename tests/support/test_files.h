@@ -1,0 +1,44 @@
+// Files for tests: data in the tree, a place for what a test writes, and the models that
+// scripts/fetch_model.sh brings.
+#ifndef QUIRE_TESTS_SUPPORT_TEST_FILES_H_
+#define QUIRE_TESTS_SUPPORT_TEST_FILES_H_
+
+#include <optional>
+#include <string>
+
+namespace quire::test {
+
+// The absolute path of a file in the source tree.
+std::string SourcePath(const std::string& relative);
+
+// The content of a file in the source tree, decompressed if its name ends in .gz. Fails the process
+// if it cannot be read: a test without its data is broken.
+std::string ReadSourceFile(const std::string& relative);
+
+// A directory of its own for the test that runs, made on first use and removed when it goes.
+class TempDir {
+ public:
+  TempDir();
+  ~TempDir();
+  TempDir(const TempDir&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// The GGUF of SmolLM2-135M-Instruct: $QUIRE_TEST_SMOLLM2, else where scripts/fetch_model.sh puts
+// it. Nothing if there is no such file. Use: SKIP_WITHOUT_SMOLLM2(path).
+std::optional<std::string> SmolLm2Path();
+
+}  // namespace quire::test
+
+#define SKIP_WITHOUT_SMOLLM2(path)                                                       \
+  const std::optional<std::string> path = ::quire::test::SmolLm2Path();                  \
+  if (!path) {                                                                           \
+    GTEST_SKIP() << "no SmolLM2 model: run scripts/fetch_model.sh smollm2-135m, or set " \
+                    "QUIRE_TEST_SMOLLM2 to the .gguf file";                              \
+  }                                                                                      \
+  static_assert(true, "")
+
+#endif  // QUIRE_TESTS_SUPPORT_TEST_FILES_H_
