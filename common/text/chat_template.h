@@ -1,6 +1,6 @@
-// Chat templates, rendered natively: no Jinja interpreter runs on a model's file. The template that a
-// model brings is recognised by its SHA-256 digest, or else by its family's marks; an unknown one is
-// refused by name.
+// Chat templates, rendered natively: no Jinja interpreter runs on a model's file. The template that
+// a model brings is recognised by its SHA-256 digest, or else by its family's marks; an unknown one
+// is refused by name.
 #ifndef QUIRE_COMMON_TEXT_CHAT_TEMPLATE_H_
 #define QUIRE_COMMON_TEXT_CHAT_TEMPLATE_H_
 

@@ -31,13 +31,14 @@ class IncrementalDetokenizer {
   std::string pending_;  // at most 3 bytes: the start of a character
 };
 
-// StopMatcher finds the first stop string in a stream of text and holds back only the longest suffix
-// that could still become one. The match that is complete first wins; of those that end together,
-// the longest. The stop string itself is not given out. Cost per byte is constant (Aho-Corasick).
+// StopMatcher finds the first stop string in a stream of text and holds back only the longest
+// suffix that could still become one. The match that is complete first wins; of those that end
+// together, the longest. The stop string itself is not given out. Cost per byte is constant
+// (Aho-Corasick).
 class StopMatcher {
  public:
   struct Result {
-    std::string text;                  // may be given out now
+    std::string text;                   // may be given out now
     std::optional<int32_t> stop_index;  // which stop string matched; nothing follows after it
   };
 

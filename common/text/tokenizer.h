@@ -37,8 +37,8 @@ struct TokenizerSpec {
   std::vector<std::pair<std::string, std::string>> merges;  // by rank
   std::vector<AddedToken> added_tokens;
   PreTokenizer pre_tokenizer = PreTokenizer::kQwen2;
-  bool nfc = false;            // normalise to NFC first
-  bool ignore_merges = false;  // a piece that is a token is taken whole
+  bool nfc = false;                       // normalise to NFC first
+  bool ignore_merges = false;             // a piece that is a token is taken whole
   bool add_bos = false, add_eos = false;  // with add_special_tokens
   std::optional<TokenId> bos_id, eos_id;
   std::string chat_template;  // Jinja source, "" = none
@@ -46,8 +46,8 @@ struct TokenizerSpec {
 };
 
 struct EncodeOptions {
-  bool add_special_tokens = false;    // add BOS / EOS as the model wants for plain prompts
-  bool parse_special_tokens = true;   // text that looks like an added token becomes that token
+  bool add_special_tokens = false;   // add BOS / EOS as the model wants for plain prompts
+  bool parse_special_tokens = true;  // text that looks like an added token becomes that token
 };
 
 class Tokenizer {
@@ -64,7 +64,8 @@ class Tokenizer {
                                                                     const std::string& origin);
 
   // Malformed UTF-8 is read as U+FFFD per maximal invalid part.
-  virtual std::vector<TokenId> Encode(std::string_view text, const EncodeOptions& options) const = 0;
+  virtual std::vector<TokenId> Encode(std::string_view text,
+                                      const EncodeOptions& options) const = 0;
 
   // The bytes of the ids, joined; not necessarily whole characters. Ids without text (or outside
   // the vocabulary) give nothing.
