@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/common/exp.h"
 #include "kernels/common/simd.h"
 
 #ifndef QUIRE_ISA
@@ -99,6 +100,31 @@ struct F32x16 {
   // a > b ? a : b, so b where either is NaN: Max(x, acc) leaves NaN out of a running maximum.
   QUIRE_VEC16_BINARY(Max, _mm512_max_ps, _mm256_max_ps, x > y ? x : y)
 #undef QUIRE_VEC16_BINARY
+
+  // e^x as in exp.h: 1.1 ulp, any x.
+  friend F32x16 Exp(F32x16 a) {
+#if QUIRE_SIMD_AVX512
+    return {QUIRE_ISA::Exp(a.v)};
+#elif QUIRE_SIMD_AVX2
+    return {QUIRE_ISA::Exp(a.lo), QUIRE_ISA::Exp(a.hi)};
+#else
+    for (float& lane : a.v) lane = QUIRE_ISA::Exp(lane);
+    return a;
+#endif
+  }
+  // True if a > b in any lane. NaN compares false.
+  friend bool AnyGreater(F32x16 a, F32x16 b) {
+#if QUIRE_SIMD_AVX512
+    return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ) != 0;
+#elif QUIRE_SIMD_AVX2
+    return _mm256_movemask_ps(_mm256_or_ps(_mm256_cmp_ps(a.lo, b.lo, _CMP_GT_OQ),
+                                           _mm256_cmp_ps(a.hi, b.hi, _CMP_GT_OQ))) != 0;
+#else
+    int any = 0;
+    for (int i = 0; i < 16; ++i) any |= a.v[i] > b.v[i];
+    return any != 0;
+#endif
+  }
 
   // Sum of the lanes by a fixed tree: halves are folded onto one another, 8, 4, 2, 1.
   float Sum() const {

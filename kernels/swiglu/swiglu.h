@@ -1,7 +1,7 @@
 // SwiGLU:  y[t,i] = silu(x[t,i]) * x[t, inner + i],  silu(a) = a / (1 + exp(-a))
 // x is the output of the fused gate/up product, gate first. Source: Shazeer 2020, eq. 6.
-// exp is the project's own polynomial (kernels/common/math.h), the same in every implementation of
-// an instruction-set class.
+// exp is the project's own polynomial (kernels/common/exp.h), the same bits in every
+// implementation.
 #ifndef QUIRE_KERNELS_SWIGLU_SWIGLU_H_
 #define QUIRE_KERNELS_SWIGLU_SWIGLU_H_
 
