@@ -3,7 +3,8 @@
 //
 // Order: raw logits; logprobs are taken here (before anything changes them); + logit_bias;
 // repetition penalty; presence and frequency penalties; min_tokens bans end tokens; temperature 0
-// takes the argmax, else softmax(x / T), then top_k, top_p, min_p, renormalised draw.
+// (and one below 1e-6) takes the argmax, else softmax(x / T), then top_k, top_p of what top_k left,
+// min_p, renormalised draw. Equal values: the lower token id stays and wins.
 //
 // Random numbers are counter-based: a function of (seed, choice index, output position) only, so a
 // preempted or resumed sequence continues identically. Philox4x32-10, Salmon et al., SC 2011.
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "kernels/sample/logits.h"
@@ -48,11 +50,14 @@ class SamplerSlot {
   bool wants_logprobs() const { return params_->num_logprobs >= 0; }
 
  private:
+  // Bias, penalties and bans, in place. Leaves finite values, but for banned tokens' -infinity.
+  void Adjust(float* logits, int64_t vocab, int64_t output_index) const;
+
   std::shared_ptr<const SamplingParams> params_;
   int32_t choice_index_;
   std::vector<int32_t> stop_ids_;
   bool penalised_;
-  std::vector<uint32_t> prompt_seen_;   // bit set over the vocabulary, only if penalised
+  std::vector<uint32_t> seen_;  // prompt and output, a bit a token; only for repetition_penalty
   std::vector<std::pair<int32_t, int32_t>> output_counts_;  // (token, times), sorted by token
 };
 
