@@ -3,8 +3,8 @@
 //   out[t, h] = sum_p softmax_p(scale * q[t, h] . K[p, h / (num_q_heads / num_kv_heads)]) V[p, ...]
 //   for positions p in [0, position of t]; K and V are read from pages only, the chunk's own too.
 //
-// Numbers (the same bits for any batch, chunking, block table, thread count): positions are taken in
-// chunks of kAttentionChunk counted from position 0; a chunk has its own maximum m, sum l and
+// Numbers (the same bits for any batch, chunking, block table, thread count): positions are taken
+// in chunks of kAttentionChunk counted from position 0; a chunk has its own maximum m, sum l and
 // accumulator o; chunks are merged in order. A token's result never depends on the other rows of
 // the call. Positions behind a token's own are skipped, not multiplied by 0: unused slots may hold
 // anything, NaN included.
@@ -24,16 +24,16 @@ namespace quire {
 inline constexpr int32_t kAttentionChunk = 256;
 
 struct PagedAttentionArgs {
-  const float* q = nullptr;    // [num_tokens, num_q_heads, head_size], rows q_stride apart
-  int64_t q_stride = 0;        // elements
-  float* out = nullptr;        // [num_tokens, num_q_heads, head_size], rows out_stride apart
-  int64_t out_stride = 0;      // elements
-  float* lse = nullptr;        // [num_tokens, num_q_heads] natural log of the softmax sum, or null
-  KvLayerView kv;              // the layer's pages
-  KvLayout layout;             // of the pool; num_layers is not used
-  int32_t num_q_heads = 0;     // a multiple of layout.num_kv_heads
-  float scale = 0;             // usually 1 / sqrt(head_size)
-  int32_t num_seqs = 0;        // >= 0; 0 does nothing
+  const float* q = nullptr;  // [num_tokens, num_q_heads, head_size], rows q_stride apart
+  int64_t q_stride = 0;      // elements
+  float* out = nullptr;      // [num_tokens, num_q_heads, head_size], rows out_stride apart
+  int64_t out_stride = 0;    // elements
+  float* lse = nullptr;      // [num_tokens, num_q_heads] natural log of the softmax sum, or null
+  KvLayerView kv;            // the layer's pages
+  KvLayout layout;           // of the pool; num_layers is not used
+  int32_t num_q_heads = 0;   // a multiple of layout.num_kv_heads
+  float scale = 0;           // usually 1 / sqrt(head_size)
+  int32_t num_seqs = 0;      // >= 0; 0 does nothing
   const int32_t* q_begin = nullptr;         // [num_seqs + 1] first row of each sequence; ascending
   const int32_t* first_position = nullptr;  // [num_seqs] position of the sequence's first row
   // [num_seqs] offset of the sequence's table in block_ids; it covers positions
