@@ -37,6 +37,7 @@ struct Model {
   std::vector<float> final_norm;  // [hidden]
   std::unique_ptr<Tokenizer> tokenizer;  // null if the model brings none (then prompt_ids only)
   std::string tokenizer_error;           // why it is null
+  std::vector<std::string> warnings;     // what a person should know about the files; for the log
   std::string digest;   // hex SHA-256, architecture section 4
   std::string weights;  // "bf16", "int8", "int4", "f32", "fp8": for ListModels and bench settings
   int64_t packed_bytes = 0;

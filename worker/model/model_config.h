@@ -22,6 +22,7 @@ struct RopeScaling {
   double beta_fast = 32, beta_slow = 1;              // yarn
   double attention_factor = 0;                       // yarn; 0 = 0.1 ln(factor) + 1
   double mscale = 0, mscale_all_dim = 0;             // yarn
+  bool truncate = true;                              // yarn: whole dimensions bound the ramp
   std::vector<double> freq_factors;                  // GGUF rope_freqs tensor: inv_freq / these
 };
 
@@ -53,6 +54,16 @@ struct ModelConfig {
   int32_t q_width() const { return num_q_heads * head_size; }
   int32_t kv_width() const { return num_kv_heads * head_size; }
 };
+
+const char* ArchitectureName(Architecture architecture);  // "qwen3", "qwen2", "llama"
+
+// What decides the results of the model and is not in its tensors, as one line of text with fixed
+// order and spelling: part of the model digest. Names and generation defaults are left out.
+std::string CanonicalConfig(const ModelConfig& config);
+
+// Numbers that fit one another and the limits of this program, whatever file they came from.
+// Errors: INVALID_ARGUMENT or UNIMPLEMENTED naming `origin`, field, value and limit.
+absl::Status ValidateModelConfig(const ModelConfig& config, const std::string& origin);
 
 }  // namespace quire
 
