@@ -24,22 +24,22 @@ struct GgmlType {
   TensorTypeInfo info;
 };
 constexpr GgmlType kTensorTypes[] = {
-    {0, {TensorType::kF32, "F32", 1, 4}},       {1, {TensorType::kF16, "F16", 1, 2}},
-    {2, {TensorType::kQ4_0, "Q4_0", 32, 18}},   {3, {TensorType::kQ4_1, "Q4_1", 32, 20}},
-    {6, {TensorType::kQ5_0, "Q5_0", 32, 22}},   {7, {TensorType::kQ5_1, "Q5_1", 32, 24}},
-    {8, {TensorType::kQ8_0, "Q8_0", 32, 34}},   {9, {TensorType::kOther, "Q8_1", 32, 36}},
-    {10, {TensorType::kOther, "Q2_K", 256, 84}}, {11, {TensorType::kOther, "Q3_K", 256, 110}},
-    {12, {TensorType::kQ4K, "Q4_K", 256, 144}}, {13, {TensorType::kQ5K, "Q5_K", 256, 176}},
-    {14, {TensorType::kQ6K, "Q6_K", 256, 210}}, {15, {TensorType::kOther, "Q8_K", 256, 292}},
+    {0, {TensorType::kF32, "F32", 1, 4}},           {1, {TensorType::kF16, "F16", 1, 2}},
+    {2, {TensorType::kQ4_0, "Q4_0", 32, 18}},       {3, {TensorType::kQ4_1, "Q4_1", 32, 20}},
+    {6, {TensorType::kQ5_0, "Q5_0", 32, 22}},       {7, {TensorType::kQ5_1, "Q5_1", 32, 24}},
+    {8, {TensorType::kQ8_0, "Q8_0", 32, 34}},       {9, {TensorType::kOther, "Q8_1", 32, 36}},
+    {10, {TensorType::kOther, "Q2_K", 256, 84}},    {11, {TensorType::kOther, "Q3_K", 256, 110}},
+    {12, {TensorType::kQ4K, "Q4_K", 256, 144}},     {13, {TensorType::kQ5K, "Q5_K", 256, 176}},
+    {14, {TensorType::kQ6K, "Q6_K", 256, 210}},     {15, {TensorType::kOther, "Q8_K", 256, 292}},
     {16, {TensorType::kOther, "IQ2_XXS", 256, 66}}, {17, {TensorType::kOther, "IQ2_XS", 256, 74}},
     {18, {TensorType::kOther, "IQ3_XXS", 256, 98}}, {19, {TensorType::kOther, "IQ1_S", 256, 50}},
     {20, {TensorType::kOther, "IQ4_NL", 32, 18}},   {21, {TensorType::kOther, "IQ3_S", 256, 110}},
     {22, {TensorType::kOther, "IQ2_S", 256, 82}},   {23, {TensorType::kOther, "IQ4_XS", 256, 136}},
-    {24, {TensorType::kOther, "I8", 1, 1}},     {25, {TensorType::kOther, "I16", 1, 2}},
-    {26, {TensorType::kOther, "I32", 1, 4}},    {27, {TensorType::kOther, "I64", 1, 8}},
-    {28, {TensorType::kOther, "F64", 1, 8}},    {29, {TensorType::kOther, "IQ1_M", 256, 56}},
-    {30, {TensorType::kBf16, "BF16", 1, 2}},    {34, {TensorType::kOther, "TQ1_0", 256, 54}},
-    {35, {TensorType::kOther, "TQ2_0", 256, 66}}, {39, {TensorType::kOther, "MXFP4", 32, 17}},
+    {24, {TensorType::kOther, "I8", 1, 1}},         {25, {TensorType::kOther, "I16", 1, 2}},
+    {26, {TensorType::kOther, "I32", 1, 4}},        {27, {TensorType::kOther, "I64", 1, 8}},
+    {28, {TensorType::kOther, "F64", 1, 8}},        {29, {TensorType::kOther, "IQ1_M", 256, 56}},
+    {30, {TensorType::kBf16, "BF16", 1, 2}},        {34, {TensorType::kOther, "TQ1_0", 256, 54}},
+    {35, {TensorType::kOther, "TQ2_0", 256, 66}},   {39, {TensorType::kOther, "MXFP4", 32, 17}},
 };
 
 // Bytes of a value of a fixed-size type, 0 for strings and arrays, -1 for what is no type.
@@ -117,9 +117,8 @@ absl::Status SkipArray(Cursor& cursor, const std::string& what, int depth, GgufV
   const int fixed = FixedBytes(element);
   const bool is_string = element == static_cast<uint32_t>(GgufType::kString);
   const int64_t min_bytes = fixed > 0 ? fixed : is_string ? 8 : 12;
-  ASSIGN_OR_RETURN(const int64_t count,
-                   cursor.Count(min_bytes, std::numeric_limits<int64_t>::max(),
-                                absl::StrCat(what, " array count")));
+  ASSIGN_OR_RETURN(const int64_t count, cursor.Count(min_bytes, std::numeric_limits<int64_t>::max(),
+                                                     absl::StrCat(what, " array count")));
   const int64_t begin = cursor.position();
   if (fixed > 0) {
     RETURN_IF_ERROR(cursor.Skip(count * fixed, what));
@@ -212,13 +211,14 @@ absl::StatusOr<TensorInfo> ReadTensorInfo(Cursor& cursor, int64_t index) {
   const std::string what = absl::StrCat("tensor ", Quoted(name));
   ASSIGN_OR_RETURN(const uint32_t num_dimensions, cursor.Read<uint32_t>(what));
   if (num_dimensions > kMaxDimensions) {
-    return cursor.Fail(what, absl::StrCat("has ", num_dimensions, " dimensions, the limit is ",
-                                          kMaxDimensions));
+    return cursor.Fail(
+        what, absl::StrCat("has ", num_dimensions, " dimensions, the limit is ", kMaxDimensions));
   }
   for (uint32_t d = 0; d < num_dimensions; ++d) {
     ASSIGN_OR_RETURN(const uint64_t size, cursor.Read<uint64_t>(what));
     if (size > static_cast<uint64_t>(INT64_MAX)) {
-      return cursor.Fail(what, absl::StrCat("dimension ", d, " is ", size, ", the limit is 2^63-1"));
+      return cursor.Fail(what,
+                         absl::StrCat("dimension ", d, " is ", size, ", the limit is 2^63-1"));
     }
     tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
   }
@@ -232,10 +232,10 @@ absl::StatusOr<TensorInfo> ReadTensorInfo(Cursor& cursor, int64_t index) {
   ASSIGN_OR_RETURN(const uint64_t offset, cursor.Read<uint64_t>(what));
   int64_t bytes = 0;
   if (!TensorBytes(tensor.type, tensor.shape, &bytes)) {
-    return cursor.Fail(what, absl::StrCat("shape ", ShapeString(tensor.shape), " of ",
-                                          tensor.type.name,
-                                          " is too large or no whole number of blocks of ",
-                                          tensor.type.block_elements));
+    return cursor.Fail(
+        what,
+        absl::StrCat("shape ", ShapeString(tensor.shape), " of ", tensor.type.name,
+                     " is too large or no whole number of blocks of ", tensor.type.block_elements));
   }
   if (offset > (uint64_t{1} << 62)) {
     return cursor.Fail(what, absl::StrCat("offset is ", offset, ", the limit is 2^62"));
@@ -286,8 +286,8 @@ absl::StatusOr<GgufFile> OpenGguf(const std::string& path) {
   RETURN_IF_ERROR(cursor.Skip(4, "magic"));
   ASSIGN_OR_RETURN(const uint32_t version, cursor.Read<uint32_t>("version"));
   if (version != 3) {
-    return absl::UnimplementedError(
-        absl::StrCat(path, ": GGUF version ", version, " is not supported, only 3 (little-endian)"));
+    return absl::UnimplementedError(absl::StrCat(path, ": GGUF version ", version,
+                                                 " is not supported, only 3 (little-endian)"));
   }
   GgufFile file;
   file.path = path;
@@ -315,8 +315,7 @@ absl::StatusOr<GgufFile> OpenGguf(const std::string& path) {
     tensors.push_back(std::move(tensor));
   }
   const int64_t data_begin = (cursor.position() + alignment - 1) / alignment * alignment;
-  const int64_t data_bytes =
-      std::max<int64_t>(0, static_cast<int64_t>(bytes.size()) - data_begin);
+  const int64_t data_bytes = std::max<int64_t>(0, static_cast<int64_t>(bytes.size()) - data_begin);
   // Names first: the ranges of a repeated tensor overlap, and the name says more.
   for (const TensorInfo& t : tensors) {
     if (!file.files.tensors.emplace(t.name, TensorInfo()).second) {
@@ -348,13 +347,11 @@ bool IsInteger(GgufType type) {
 
 absl::Status WrongType(const GgufFile& file, const std::string& key, const std::string& wanted) {
   const GgufValue* value = file.Find(key);
-  return absl::InvalidArgumentError(
-      absl::StrCat(file.path, ": key ", Quoted(key), " has value type ",
-                   static_cast<uint32_t>(value->type),
-                   value->type == GgufType::kArray
-                       ? absl::StrCat(" of ", static_cast<uint32_t>(value->element))
-                       : "",
-                   ", must be ", wanted));
+  return absl::InvalidArgumentError(absl::StrCat(
+      file.path, ": key ", Quoted(key), " has value type ", static_cast<uint32_t>(value->type),
+      value->type == GgufType::kArray ? absl::StrCat(" of ", static_cast<uint32_t>(value->element))
+                                      : "",
+      ", must be ", wanted));
 }
 
 }  // namespace

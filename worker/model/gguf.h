@@ -1,10 +1,9 @@
 // Reader of GGUF version 3 files: metadata and tensor table; the bytes stay mapped.
 //
-// The file is untrusted. Every count and length is compared with the bytes that are left before it is
-// used, so a short file can cost neither time nor memory; strings are views into the mapping. Names
-// and keys are unique, the alignment is a power of two, and no range leaves the file or overlaps
-// another.
-// Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
+// The file is untrusted. Every count and length is compared with the bytes that are left before it
+// is used, so a short file can cost neither time nor memory; strings are views into the mapping.
+// Names and keys are unique, the alignment is a power of two, and no range leaves the file or
+// overlaps another. Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #ifndef QUIRE_WORKER_MODEL_GGUF_H_
 #define QUIRE_WORKER_MODEL_GGUF_H_
 
@@ -39,8 +38,8 @@ enum class GgufType : uint32_t {
 
 struct GgufValue {
   GgufType type = GgufType::kU8;
-  int64_t integer = 0;  // of an integer type or kBool; U64 above INT64_MAX reads as INT64_MAX
-  double number = 0;    // of kF32 and kF64
+  int64_t integer = 0;    // of an integer type or kBool; U64 above INT64_MAX reads as INT64_MAX
+  double number = 0;      // of kF32 and kF64
   std::string_view text;  // of kString; of kArray: the bytes of its elements
   GgufType element = GgufType::kU8;  // of kArray
   int64_t count = 0;                 // of kArray
@@ -64,8 +63,8 @@ struct GgufFile {
   absl::StatusOr<std::vector<int32_t>> Ints(const std::string& key) const;
 };
 
-// Errors: NOT_FOUND; INVALID_ARGUMENT naming file, key or tensor, value and limit; UNIMPLEMENTED for
-// other versions and for the parts of a split file.
+// Errors: NOT_FOUND; INVALID_ARGUMENT naming file, key or tensor, value and limit; UNIMPLEMENTED
+// for other versions and for the parts of a split file.
 absl::StatusOr<GgufFile> OpenGguf(const std::string& path);
 
 }  // namespace quire

@@ -18,7 +18,8 @@ constexpr int32_t kControlToken = 3;  // of tokenizer.ggml.token_type
 absl::StatusOr<int32_t> Required(const GgufFile& file, const std::string& key) {
   ASSIGN_OR_RETURN(const auto value, file.Int(key, 1, kMaxInt));
   if (!value.has_value()) {
-    return absl::InvalidArgumentError(absl::StrCat(file.path, ": key ", Quoted(key), " is missing"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(file.path, ": key ", Quoted(key), " is missing"));
   }
   return static_cast<int32_t>(*value);
 }
@@ -37,8 +38,9 @@ absl::StatusOr<Architecture> ParseArchitecture(const GgufFile& file) {
   if (*name == "qwen3") return Architecture::kQwen3;
   if (*name == "qwen2") return Architecture::kQwen2;
   if (*name == "llama") return Architecture::kLlama;
-  return absl::UnimplementedError(absl::StrCat(file.path, ": general.architecture ", Quoted(*name),
-                                               " is not supported, only qwen3, qwen2 and llama are"));
+  return absl::UnimplementedError(
+      absl::StrCat(file.path, ": general.architecture ", Quoted(*name),
+                   " is not supported, only qwen3, qwen2 and llama are"));
 }
 
 absl::Status ParseRope(const GgufFile& file, const std::string& prefix, ModelConfig* config) {
@@ -132,15 +134,13 @@ absl::StatusOr<ModelConfig> ParseGgufConfig(const GgufFile& file) {
   ASSIGN_OR_RETURN(const auto kv_heads, file.Int(prefix + "attention.head_count_kv", 1, kMaxInt));
   config.num_kv_heads = static_cast<int32_t>(kv_heads.value_or(config.num_q_heads));
   ASSIGN_OR_RETURN(const auto key_size, file.Int(prefix + "attention.key_length", 1, kMaxInt));
-  config.head_size =
-      static_cast<int32_t>(key_size.value_or(config.hidden / config.num_q_heads));
+  config.head_size = static_cast<int32_t>(key_size.value_or(config.hidden / config.num_q_heads));
   ASSIGN_OR_RETURN(const auto value_size, file.Int(prefix + "attention.value_length", 1, kMaxInt));
   if (value_size.value_or(config.head_size) != config.head_size) {
     return NotSupported(file, prefix + "attention.value_length",
                         absl::StrCat(*value_size, " (key length ", config.head_size, ")"));
   }
-  ASSIGN_OR_RETURN(const auto eps,
-                   file.Double(prefix + "attention.layer_norm_rms_epsilon", 0, 1));
+  ASSIGN_OR_RETURN(const auto eps, file.Double(prefix + "attention.layer_norm_rms_epsilon", 0, 1));
   config.rms_eps = static_cast<float>(eps.value_or(1e-6));
   for (const char* key : {"attention.sliding_window", "expert_count"}) {
     ASSIGN_OR_RETURN(const auto value, file.Int(prefix + key, 0, INT64_MAX));

@@ -1,8 +1,8 @@
 // ModelConfig from the JSON files of a Hugging Face directory.
 //
-// Older and newer spellings are read alike: rope_theta + rope_scaling or rope_parameters, torch_dtype
-// or dtype, ids as a number or a list; null is absent. What would change the results and is not
-// built is refused with its name and value.
+// Older and newer spellings are read alike: rope_theta + rope_scaling or rope_parameters,
+// torch_dtype or dtype, ids as a number or a list; null is absent. What would change the results
+// and is not built is refused with its name and value.
 #ifndef QUIRE_WORKER_MODEL_HF_CONFIG_H_
 #define QUIRE_WORKER_MODEL_HF_CONFIG_H_
 

@@ -14,8 +14,8 @@
 
 namespace quire {
 
-inline constexpr int64_t kMaxConfigBytes = 1 << 20;     // real ones have a few KiB
-inline constexpr int64_t kMaxIndexBytes = 4 << 20;      // 40,000 tensors
+inline constexpr int64_t kMaxConfigBytes = 1 << 20;      // real ones have a few KiB
+inline constexpr int64_t kMaxIndexBytes = 4 << 20;       // 40,000 tensors
 inline constexpr int64_t kMaxTokenizerBytes = 64 << 20;  // the largest known has 33 MB
 
 // Errors: NOT_FOUND; INVALID_ARGUMENT naming file, size and limit.

@@ -64,13 +64,12 @@ absl::StatusOr<OpenedModel> OpenHuggingFace(const std::string& directory) {
 
   // Cheap checks first: all shards are looked at before the tokenizer takes its time.
   ASSIGN_OR_RETURN(opened.files, OpenSafetensorsDirectory(directory));
-  RETURN_IF_ERROR(
-      ResolveTiedEmbeddings(opened.files, opened.format, opened.config_origin, &model));
+  RETURN_IF_ERROR(ResolveTiedEmbeddings(opened.files, opened.format, opened.config_origin, &model));
   const std::string tokenizer_path = absl::StrCat(directory, "/tokenizer.json");
   ASSIGN_OR_RETURN(model.tokenizer_json, ReadOptionalFile(tokenizer_path, kMaxTokenizerBytes));
-  ASSIGN_OR_RETURN(model.tokenizer_config_json,
-                   ReadOptionalFile(absl::StrCat(directory, "/tokenizer_config.json"),
-                                    kMaxTokenizerBytes));
+  ASSIGN_OR_RETURN(
+      model.tokenizer_config_json,
+      ReadOptionalFile(absl::StrCat(directory, "/tokenizer_config.json"), kMaxTokenizerBytes));
   if (fs::exists(tokenizer_path, error)) {
     ASSIGN_OR_RETURN(model.tokenizer,
                      Tokenizer::FromHuggingFace(model.tokenizer_json, model.tokenizer_config_json,
@@ -162,8 +161,7 @@ absl::StatusOr<std::unique_ptr<Model>> LoadModel(const LoadOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Model>> LoadModelHeader(const std::string& path) {
   ASSIGN_OR_RETURN(OpenedModel opened, Open(path));
-  opened.model->digest =
-      ReadKeptDigest(DigestCachePaths(path), opened.files, opened.model->config);
+  opened.model->digest = ReadKeptDigest(DigestCachePaths(path), opened.files, opened.model->config);
   return std::move(opened.model);
 }
 

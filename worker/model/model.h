@@ -23,22 +23,23 @@ struct LayerWeights {
   std::vector<float> post_attention_norm;  // [hidden]
   std::vector<float> q_norm, k_norm;       // [head_size] each, Qwen3 only, else empty
   std::vector<float> qkv_bias;             // [q_width + 2 * kv_width], Qwen2 only, else empty
-  PackedMatrix qkv;      // rows: q, then k, then v
-  PackedMatrix o;        // [hidden, q_width]
-  PackedMatrix gate_up;  // rows: gate, then up
-  PackedMatrix down;     // [hidden, inner]
+  PackedMatrix qkv;                        // rows: q, then k, then v
+  PackedMatrix o;                          // [hidden, q_width]
+  PackedMatrix gate_up;                    // rows: gate, then up
+  PackedMatrix down;                       // [hidden, inner]
 };
 
 struct Model {
   ModelConfig config;
   std::vector<LayerWeights> layers;
-  PackedMatrix embedding;  // [vocab, hidden]; the head too if config.tied_embeddings
-  PackedMatrix head;       // [vocab, hidden]; equal to `embedding` if tied
-  std::vector<float> final_norm;  // [hidden]
+  PackedMatrix embedding;                // [vocab, hidden]; the head too if config.tied_embeddings
+  PackedMatrix head;                     // [vocab, hidden]; equal to `embedding` if tied
+  std::vector<float> final_norm;         // [hidden]
   std::unique_ptr<Tokenizer> tokenizer;  // null if the model brings none (then prompt_ids only)
   std::string tokenizer_error;           // why it is null
   std::vector<std::string> warnings;     // what a person should know about the files; for the log
-  std::string digest;   // hex SHA-256, architecture section 4
+  std::string digest;                    // hex SHA-256, architecture section 4
+  // Of the layers: most of their bytes.
   std::string weights;  // "bf16", "int8", "int4", "f32", "fp8": for ListModels and bench settings
   int64_t packed_bytes = 0;
   HugeBuffer memory;  // owns all packed matrices
@@ -47,16 +48,16 @@ struct Model {
 };
 
 struct LoadOptions {
-  std::string path;                     // directory or .gguf
-  std::string weights_dtype = "auto";   // auto, f32, bf16, int8, int4
-  Isa isa = Isa::kPortable;             // pack for this family
+  std::string path;                    // directory or .gguf
+  std::string weights_dtype = "auto";  // auto, f32, bf16, int8, int4
+  Isa isa = Isa::kPortable;            // pack for this family
   int num_threads = 1;
   // Called now and then with bytes done and total; may be null.
   std::function<void(int64_t, int64_t)> progress;
 };
 
-// Errors: NOT_FOUND (no such path), INVALID_ARGUMENT (a file is broken: names file, field, value and
-// limit), UNIMPLEMENTED (not supported: names what is missing), RESOURCE_EXHAUSTED (memory).
+// Errors: NOT_FOUND (no such path), INVALID_ARGUMENT (a file is broken: names file, field, value
+// and limit), UNIMPLEMENTED (not supported: names what is missing), RESOURCE_EXHAUSTED (memory).
 // Peak memory is at most 1.15 times the packed weights.
 absl::StatusOr<std::unique_ptr<Model>> LoadModel(const LoadOptions& options);
 

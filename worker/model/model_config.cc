@@ -75,8 +75,8 @@ absl::Status ValidateModelConfig(const ModelConfig& c, const std::string& origin
                                                    c.num_kv_heads, " KV heads"));
   }
   if (c.head_size % 16 != 0) {
-    return absl::UnimplementedError(absl::StrCat(
-        origin, ": head size ", c.head_size, " is not supported, only multiples of 16 are"));
+    return absl::UnimplementedError(absl::StrCat(origin, ": head size ", c.head_size,
+                                                 " is not supported, only multiples of 16 are"));
   }
   if (!(c.rms_eps > 0 && c.rms_eps < 1)) {
     return absl::InvalidArgumentError(
@@ -109,8 +109,7 @@ absl::Status ValidateModelConfig(const ModelConfig& c, const std::string& origin
                                                    ", beta_slow ", r.beta_slow, ", theta ",
                                                    c.rope_theta, " must be above 0, 0 and 1"));
   }
-  if (!r.freq_factors.empty() &&
-      r.freq_factors.size() != static_cast<size_t>(c.head_size) / 2) {
+  if (!r.freq_factors.empty() && r.freq_factors.size() != static_cast<size_t>(c.head_size) / 2) {
     return absl::InvalidArgumentError(absl::StrCat(origin, ": rope_freqs has ",
                                                    r.freq_factors.size(), " values, must have ",
                                                    c.head_size / 2, ", half the head size"));

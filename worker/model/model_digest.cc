@@ -28,8 +28,7 @@ std::string Sha256Hex(const std::string& text) {
   unsigned char hash[EVP_MAX_MD_SIZE];
   unsigned int size = 0;
   QUIRE_CHECK(EVP_Digest(text.data(), text.size(), hash, &size, EVP_sha256(), nullptr) == 1);
-  return absl::BytesToHexString(
-      absl::string_view(reinterpret_cast<const char*>(hash), size));
+  return absl::BytesToHexString(absl::string_view(reinterpret_cast<const char*>(hash), size));
 }
 
 // Length-prefixed, so that no two lists of fields collide.

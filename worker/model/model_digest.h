@@ -1,10 +1,10 @@
 // The model digest: what names a model's weights and configuration in block keys.
 //
 // SHA-256 over the canonical configuration and the sorted list of (tensor name, dtype, shape,
-// XXH3-128 of its bytes). It reads every byte of the model once, so it is kept: in a file beside the
-// model (<model.gguf>.digest, or .quire-digest in the directory), or under $QUIRE_HOME/digests if
-// that place cannot be written. A kept digest counts only while path, size and modification time of
-// every file and the configuration are what they were.
+// XXH3-128 of its bytes). It reads every byte of the model once, so it is kept: in a file beside
+// the model (<model.gguf>.digest, or .quire-digest in the directory), or under $QUIRE_HOME/digests
+// if that place cannot be written. A kept digest counts only while path, size and modification time
+// of every file and the configuration are what they were.
 #ifndef QUIRE_WORKER_MODEL_MODEL_DIGEST_H_
 #define QUIRE_WORKER_MODEL_MODEL_DIGEST_H_
 

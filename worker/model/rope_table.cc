@@ -18,15 +18,14 @@ double Llama3Frequency(double inv_freq, const RopeScaling& scaling) {
   const double turns = scaling.original_max_position / wavelength;
   if (turns < scaling.low_freq_factor) return inv_freq / scaling.factor;
   if (turns > scaling.high_freq_factor) return inv_freq;
-  const double smooth = (turns - scaling.low_freq_factor) /
-                        (scaling.high_freq_factor - scaling.low_freq_factor);
+  const double smooth =
+      (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
   return (1 - smooth) * inv_freq / scaling.factor + smooth * inv_freq;
 }
 
 // The dimension whose wave makes `turns` turns within the original length.
 double YarnDimension(double turns, const ModelConfig& config) {
-  return config.head_size *
-         std::log(config.rope_scaling.original_max_position / (turns * kTwoPi)) /
+  return config.head_size * std::log(config.rope_scaling.original_max_position / (turns * kTwoPi)) /
          (2 * std::log(config.rope_theta));
 }
 
@@ -89,8 +88,8 @@ double RopeAttentionFactor(const ModelConfig& config) {
 absl::StatusOr<RopeTable> RopeTable::Create(const ModelConfig& config, int64_t max_positions) {
   constexpr int64_t kMaxPositions = int64_t{1} << 28;
   if (max_positions < 1 || max_positions > kMaxPositions) {
-    return absl::InvalidArgumentError(absl::StrCat("max_positions is ", max_positions,
-                                                   ", must be in [1, ", kMaxPositions, "]"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("max_positions is ", max_positions, ", must be in [1, ", kMaxPositions, "]"));
   }
   const std::vector<double> inv_freqs = RopeInverseFrequencies(config);
   const double attention_factor = RopeAttentionFactor(config);

@@ -1,9 +1,9 @@
 // RopeTable: cosines and sines of rotary position embeddings for all positions of a model, with the
 // scaling of its configuration (linear, Llama 3, YaRN, or the factors of a GGUF file).
 //
-// angle(p, i) = p * inv_freq(i), i in [0, head_size / 2). Computed in double and rounded once; YaRN's
-// attention factor is multiplied into both tables.
-// Source: YaRN, Peng et al., ICLR 2024; `transformers` modeling_rope_utils.py for the details.
+// angle(p, i) = p * inv_freq(i), i in [0, head_size / 2). Computed in double and rounded once;
+// YaRN's attention factor is multiplied into both tables. Source: YaRN, Peng et al., ICLR 2024;
+// `transformers` modeling_rope_utils.py for the details.
 #ifndef QUIRE_WORKER_MODEL_ROPE_TABLE_H_
 #define QUIRE_WORKER_MODEL_ROPE_TABLE_H_
 

@@ -86,8 +86,8 @@ void Q4KToInt4(const uint8_t* block, uint8_t* values, uint16_t* scales, uint16_t
     const uint8_t* q = block + 16 + (j / 2) * 32;
     const int shift = j % 2 * 4;
     for (int i = 0; i < 16; ++i) {
-      values[16 * j + i] = static_cast<uint8_t>((q[2 * i] >> shift & 15) |
-                                                (q[2 * i + 1] >> shift & 15) << 4);
+      values[16 * j + i] =
+          static_cast<uint8_t>((q[2 * i] >> shift & 15) | (q[2 * i + 1] >> shift & 15) << 4);
     }
   }
 }
@@ -154,10 +154,10 @@ const float* RowConverter::FloatRows(const RowSource& source, int64_t row, int64
   float_scales_.resize(blocks);
   for (int64_t i = 0; i < count; ++i) {
     const TensorTypeInfo& scale_type = source.scale->type;
-    DequantizeToF32(scale_type.type,
-                    source.files->Data(*source.scale) +
-                        (row + i) / 128 * blocks * scale_type.block_bytes,
-                    blocks, float_scales_.data());
+    DequantizeToF32(
+        scale_type.type,
+        source.files->Data(*source.scale) + (row + i) / 128 * blocks * scale_type.block_bytes,
+        blocks, float_scales_.data());
     for (int64_t j = 0; j < k; ++j) {
       floats_[i * k + j] =
           kFp8[static_cast<uint8_t>(raw[i * k + j])] * float_scales_[static_cast<size_t>(j / 128)];

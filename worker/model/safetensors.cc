@@ -24,14 +24,14 @@ constexpr size_t kMaxTensors = 200'000;            // bounds memory; real checkp
 constexpr size_t kMaxDimensions = 8;
 
 constexpr TensorTypeInfo kTypes[] = {
-    {TensorType::kF32, "F32", 1, 4},        {TensorType::kF16, "F16", 1, 2},
-    {TensorType::kBf16, "BF16", 1, 2},      {TensorType::kF8E4m3, "F8_E4M3", 1, 1},
-    {TensorType::kOther, "F8_E5M2", 1, 1},  {TensorType::kOther, "F8_E8M0", 1, 1},
-    {TensorType::kOther, "F64", 1, 8},      {TensorType::kOther, "BOOL", 1, 1},
-    {TensorType::kOther, "I8", 1, 1},       {TensorType::kOther, "U8", 1, 1},
-    {TensorType::kOther, "I16", 1, 2},      {TensorType::kOther, "U16", 1, 2},
-    {TensorType::kOther, "I32", 1, 4},      {TensorType::kOther, "U32", 1, 4},
-    {TensorType::kOther, "I64", 1, 8},      {TensorType::kOther, "U64", 1, 8},
+    {TensorType::kF32, "F32", 1, 4},       {TensorType::kF16, "F16", 1, 2},
+    {TensorType::kBf16, "BF16", 1, 2},     {TensorType::kF8E4m3, "F8_E4M3", 1, 1},
+    {TensorType::kOther, "F8_E5M2", 1, 1}, {TensorType::kOther, "F8_E8M0", 1, 1},
+    {TensorType::kOther, "F64", 1, 8},     {TensorType::kOther, "BOOL", 1, 1},
+    {TensorType::kOther, "I8", 1, 1},      {TensorType::kOther, "U8", 1, 1},
+    {TensorType::kOther, "I16", 1, 2},     {TensorType::kOther, "U16", 1, 2},
+    {TensorType::kOther, "I32", 1, 4},     {TensorType::kOther, "U32", 1, 4},
+    {TensorType::kOther, "I64", 1, 8},     {TensorType::kOther, "U64", 1, 8},
 };
 
 // Takes the header's JSON events. The first fault ends the parse; its message is in `error`.
@@ -99,7 +99,8 @@ class HeaderHandler : public nlohmann::json_sax<nlohmann::json> {
   }
   bool end_array() override {
     if (field_ == "data_offsets" && num_offsets_ != 2) {
-      return Fail(absl::StrCat(Where(), ": data_offsets has ", num_offsets_, " numbers, must be 2"));
+      return Fail(
+          absl::StrCat(Where(), ": data_offsets has ", num_offsets_, " numbers, must be 2"));
     }
     return Enter(State::kTensor);
   }
@@ -235,10 +236,12 @@ absl::StatusOr<std::vector<std::string>> ShardNames(const std::string& directory
     if (stat(absl::StrCat(directory, "/", name).c_str(), &info) != 0) missing.push_back(name);
   }
   if (!missing.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path, ": ", missing.size(), " of ", names.size(), " shards are missing in ", directory, ": ",
-        absl::StrJoin(missing.begin(), missing.begin() + std::min<size_t>(missing.size(), 20), ", "),
-        missing.size() > 20 ? ", ..." : ""));
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": ", missing.size(), " of ", names.size(), " shards are missing in ",
+                     directory, ": ",
+                     absl::StrJoin(missing.begin(),
+                                   missing.begin() + std::min<size_t>(missing.size(), 20), ", "),
+                     missing.size() > 20 ? ", ..." : ""));
   }
   return std::vector<std::string>(names.begin(), names.end());
 }
@@ -268,8 +271,7 @@ absl::Status AddSafetensors(const std::string& path, TensorFiles* files) {
         path, ": header: ", handler.error.empty() ? "is no JSON object" : handler.error));
   }
   const int64_t data_begin = 8 + static_cast<int64_t>(header_bytes);
-  RETURN_IF_ERROR(
-      CheckRanges(path, tensors, static_cast<int64_t>(bytes.size()) - data_begin));
+  RETURN_IF_ERROR(CheckRanges(path, tensors, static_cast<int64_t>(bytes.size()) - data_begin));
   const auto file_index = static_cast<int32_t>(files->files.size());
   for (TensorInfo& t : tensors) {
     t.file = file_index;
@@ -308,8 +310,8 @@ absl::StatusOr<TensorFiles> OpenSafetensorsDirectory(const std::string& director
   }
   for (const auto& [tensor, shard] : (*index)["weight_map"].items()) {
     const TensorInfo* found = files.Find(tensor);
-    if (found == nullptr || !absl::EndsWith(files.Path(*found),
-                                            "/" + shard.get_ref<const std::string&>())) {
+    if (found == nullptr ||
+        !absl::EndsWith(files.Path(*found), "/" + shard.get_ref<const std::string&>())) {
       return absl::InvalidArgumentError(absl::StrCat(index_path, ": weight_map puts ",
                                                      Quoted(tensor), " into ", shard.dump(),
                                                      ", which does not hold it"));

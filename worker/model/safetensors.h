@@ -1,10 +1,10 @@
 // Reader of safetensors files: an 8-byte length, a JSON header, and the bytes of the tensors.
 //
-// The file is untrusted. Before any tensor is looked at: the header lies inside the file, is one flat
-// object without repeated names, and the byte ranges of all tensors cover the data without overlap
-// and without holes, each as long as dtype and shape say. The header is parsed as a stream, so its
-// size bounds the memory taken.
-// Source: https://github.com/huggingface/safetensors, section "Format".
+// The file is untrusted. Before any tensor is looked at: the header lies inside the file, is one
+// flat object without repeated names, and the byte ranges of all tensors cover the data without
+// overlap and without holes, each as long as dtype and shape say. The header is parsed as a stream,
+// so its size bounds the memory taken. Source: https://github.com/huggingface/safetensors, section
+// "Format".
 #ifndef QUIRE_WORKER_MODEL_SAFETENSORS_H_
 #define QUIRE_WORKER_MODEL_SAFETENSORS_H_
 

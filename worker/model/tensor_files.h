@@ -1,6 +1,6 @@
-// TensorFiles: the tensors of a checkpoint as byte ranges of read-only mapped files, whatever format
-// the files have. Readers (safetensors.h, gguf.h) check every number of a file before it becomes a
-// TensorInfo, so a range in here always lies inside its file and fits type and shape.
+// TensorFiles: the tensors of a checkpoint as byte ranges of read-only mapped files, whatever
+// format the files have. Readers (safetensors.h, gguf.h) check every number of a file before it
+// becomes a TensorInfo, so a range in here always lies inside its file and fits type and shape.
 #ifndef QUIRE_WORKER_MODEL_TENSOR_FILES_H_
 #define QUIRE_WORKER_MODEL_TENSOR_FILES_H_
 
@@ -34,7 +34,7 @@ enum class TensorType : uint8_t {
 
 struct TensorTypeInfo {
   TensorType type = TensorType::kOther;
-  const char* name = "";      // as the file format spells it
+  const char* name = "";       // as the file format spells it
   int64_t block_elements = 1;  // elements of one block along the innermost dimension
   int64_t block_bytes = 1;
 };

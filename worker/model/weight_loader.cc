@@ -26,13 +26,15 @@ constexpr int64_t kAlignment = 64;       // of a packed matrix
 struct LayerNames {
   const char *input_norm, *post_attention_norm, *q_norm, *k_norm, *q, *k, *v, *o, *gate, *up, *down;
 };
-constexpr LayerNames kHuggingFaceNames = {
-    "input_layernorm", "post_attention_layernorm", "self_attn.q_norm", "self_attn.k_norm",
-    "self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
-    "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj"};
+constexpr LayerNames kHuggingFaceNames = {"input_layernorm",  "post_attention_layernorm",
+                                          "self_attn.q_norm", "self_attn.k_norm",
+                                          "self_attn.q_proj", "self_attn.k_proj",
+                                          "self_attn.v_proj", "self_attn.o_proj",
+                                          "mlp.gate_proj",    "mlp.up_proj",
+                                          "mlp.down_proj"};
 constexpr LayerNames kGgufNames = {"attn_norm", "ffn_norm", "attn_q_norm", "attn_k_norm",
-                                   "attn_q", "attn_k", "attn_v", "attn_output",
-                                   "ffn_gate", "ffn_up", "ffn_down"};
+                                   "attn_q",    "attn_k",   "attn_v",      "attn_output",
+                                   "ffn_gate",  "ffn_up",   "ffn_down"};
 
 struct GlobalNames {
   const char *embedding, *final_norm, *head;
@@ -108,13 +110,14 @@ class WeightLoader {
       const PackedMatrix& m = *plan.out;
       const int64_t bytes = PackedBytes(m.form, m.isa, m.n, m.k);
       total += (bytes + kAlignment - 1) / kAlignment * kAlignment;
-      form_bytes_[WeightsName(m.form)] += bytes;
+      const bool is_table = plan.out == &model_.embedding || plan.out == &model_.head;
+      if (!is_table) form_bytes_[WeightsName(m.form)] += bytes;
     }
     const int64_t available = AvailableMemoryBytes();
     if (total > available) {
       return absl::ResourceExhaustedError(
-          absl::StrCat(options_.config_origin, ": the weights need ", total,
-                       " bytes of memory, ", available, " are available"));
+          absl::StrCat(options_.config_origin, ": the weights need ", total, " bytes of memory, ",
+                       available, " are available"));
     }
     ASSIGN_OR_RETURN(model_.memory, HugeBuffer::Allocate(total, "model weights"));
     for (MatrixPlan& plan : matrices_) plan.out->data = model_.memory.data() + plan.offset;
@@ -129,8 +132,9 @@ class WeightLoader {
 
  private:
   static std::string Largest(const std::map<std::string, int64_t>& bytes) {
-    const auto largest = std::max_element(
-        bytes.begin(), bytes.end(), [](const auto& a, const auto& b) { return a.second < b.second; });
+    const auto largest =
+        std::max_element(bytes.begin(), bytes.end(),
+                         [](const auto& a, const auto& b) { return a.second < b.second; });
     return largest == bytes.end() ? "" : largest->first;
   }
 
@@ -172,7 +176,6 @@ class WeightLoader {
     if (t == nullptr) return Missing(name);
     used_.insert(name);
     if (t->shape != std::vector<int64_t>{rows, k}) return WrongShape(*t, {rows, k}, why);
-    type_bytes_[FileTypeName(t->type)] += t->size_bytes();
     RowSource source{&files_, t, nullptr, 0};
     if (t->type.type != TensorType::kF8E4m3) return source;
     const std::string scale_name = absl::StrCat(name, "_scale_inv");
@@ -183,9 +186,9 @@ class WeightLoader {
     if (source.scale->shape != blocks) return WrongShape(*source.scale, blocks, "blocks of 128");
     const TensorType type = source.scale->type.type;
     if (type != TensorType::kBf16 && type != TensorType::kF32 && type != TensorType::kF16) {
-      return absl::UnimplementedError(absl::StrCat(
-          files_.Path(*source.scale), ": tensor ", Quoted(scale_name), ": type ",
-          source.scale->type.name, " is not supported for block scales"));
+      return absl::UnimplementedError(
+          absl::StrCat(files_.Path(*source.scale), ": tensor ", Quoted(scale_name), ": type ",
+                       source.scale->type.name, " is not supported for block scales"));
     }
     return source;
   }
@@ -197,18 +200,17 @@ class WeightLoader {
       // Blocks of 128 rows have one scale: parts must start where a block starts.
       if (form == WeightForm::kFp8Block128 && rows % 128 != 0) {
         form = WeightForm::kBf16;
-        model_.warnings.push_back(absl::StrCat(
-            "tensor ", Quoted(part.tensor->name), " starts at row ", rows,
-            " of a fused FP8 matrix, no multiple of 128: the matrix is held in bf16"));
+        model_.warnings.push_back(
+            absl::StrCat("tensor ", Quoted(part.tensor->name), " starts at row ", rows,
+                         " of a fused FP8 matrix, no multiple of 128: the matrix is held in bf16"));
       }
       rows += part.rows();
     }
     const int64_t k = parts[0].k();
     if (absl::Status status = ValidatePackedShape(form, rows, k); !status.ok()) {
-      return absl::Status(status.code(),
-                          absl::StrCat(files_.Path(*parts[0].tensor), ": tensor ",
-                                       Quoted(parts[0].tensor->name), ": ",
-                                       std::string(status.message())));
+      return absl::Status(status.code(), absl::StrCat(files_.Path(*parts[0].tensor), ": tensor ",
+                                                      Quoted(parts[0].tensor->name), ": ",
+                                                      std::string(status.message())));
     }
     *out = PackedMatrix{form, options_.isa, rows, k, nullptr};
     matrices_.push_back(MatrixPlan{out, std::move(parts), 0});
@@ -221,6 +223,7 @@ class WeightLoader {
       const auto wanted = FormForTensor(parts[i].tensor->type, options_.weights_dtype, false);
       if (!wanted.ok()) return InTensor(parts[i], wanted.status());
       form = i == 0 ? *wanted : CommonForm(form, *wanted);
+      type_bytes_[FileTypeName(parts[i].tensor->type)] += parts[i].tensor->size_bytes();
     }
     return AddMatrix(std::move(parts), form, out);
   }
@@ -245,7 +248,8 @@ class WeightLoader {
     // A table that is only looked up costs memory, not bandwidth: no rounding beyond BF16.
     if (!IsQuantized(type) && *form != WeightForm::kF32) form = WeightForm::kBf16;
     RETURN_IF_ERROR(AddMatrix({embedding}, *form, &model_.embedding));
-    ASSIGN_OR_RETURN(const RowSource head, Source(globals.head, config_.vocab, config_.hidden, why));
+    ASSIGN_OR_RETURN(const RowSource head,
+                     Source(globals.head, config_.vocab, config_.hidden, why));
     const auto head_form = FormForTensor(head.tensor->type, options_.weights_dtype, true);
     if (!head_form.ok()) return InTensor(head, head_form.status());
     return AddMatrix({head}, *head_form, &model_.head);
@@ -325,7 +329,7 @@ class WeightLoader {
   const ModelConfig& config_;
   std::vector<MatrixPlan> matrices_;
   std::set<std::string> used_;
-  std::map<std::string, int64_t> type_bytes_, form_bytes_;  // of the file; in memory
+  std::map<std::string, int64_t> type_bytes_, form_bytes_;  // of the layers: file, memory
 };
 
 absl::Status WeightLoader::PackItem(const WorkItem& item, RowConverter& converter) const {
@@ -339,8 +343,7 @@ absl::Status WeightLoader::PackItem(const WorkItem& item, RowConverter& converte
     for (int64_t row = begin; row < end;) {
       const int64_t next = std::min(end, (row / panel + 1) * panel);
       WeightRows rows;
-      RETURN_IF_ERROR(
-          converter.Convert(part, row - part_begin, next - row, matrix.form, &rows));
+      RETURN_IF_ERROR(converter.Convert(part, row - part_begin, next - row, matrix.form, &rows));
       RETURN_IF_ERROR(PackRows(matrix, row, rows));
       row = next;
     }
@@ -359,8 +362,7 @@ absl::Status WeightLoader::Pack(WeightLoadStats* stats) {
   for (const MatrixPlan& plan : matrices_) {
     const PackedMatrix& m = *plan.out;
     const int64_t row_bytes = std::max<int64_t>(1, PackedBytes(m.form, m.isa, m.n, m.k) / m.n);
-    const int64_t rows =
-        std::max(kItemRows, kItemBytes / row_bytes / kItemRows * kItemRows);
+    const int64_t rows = std::max(kItemRows, kItemBytes / row_bytes / kItemRows * kItemRows);
     for (int64_t row = 0; row < m.n; row += rows) {
       items.push_back(WorkItem{&plan, row, std::min(m.n, row + rows)});
     }
@@ -408,8 +410,8 @@ absl::StatusOr<WeightForm> FormForTensor(const TensorTypeInfo& type,
   if (weights_dtype == "bf16") return WeightForm::kBf16;
   const bool is_auto = weights_dtype == "auto", is_int8 = weights_dtype == "int8";
   if (!is_auto && !is_int8 && weights_dtype != "int4") {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "weights_dtype is ", Quoted(weights_dtype), ", must be auto, f32, bf16, int8 or int4"));
+    return absl::InvalidArgumentError(absl::StrCat("weights_dtype is ", Quoted(weights_dtype),
+                                                   ", must be auto, f32, bf16, int8 or int4"));
   }
   switch (type.type) {
     case TensorType::kF32:
@@ -462,10 +464,10 @@ absl::Status ResolveTiedEmbeddings(const TensorFiles& files, CheckpointFormat fo
   if (!model->config.tied_embeddings || head == nullptr || embedding == nullptr) {
     return absl::OkStatus();
   }
-  const bool equal = head->type.type == embedding->type.type && head->shape == embedding->shape &&
-                     head->size_bytes() == embedding->size_bytes() &&
-                     std::equal(files.Data(*head), files.Data(*head) + head->size_bytes(),
-                                files.Data(*embedding));
+  const bool equal =
+      head->type.type == embedding->type.type && head->shape == embedding->shape &&
+      head->size_bytes() == embedding->size_bytes() &&
+      std::equal(files.Data(*head), files.Data(*head) + head->size_bytes(), files.Data(*embedding));
   if (!equal) {
     model->config.tied_embeddings = false;
     model->warnings.push_back(

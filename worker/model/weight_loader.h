@@ -33,8 +33,8 @@ struct WeightLoadStats {
   int64_t staging_bytes = 0;  // peak, all threads together
 };
 
-// What --weights-dtype says about a matrix whose values the file holds in `type`. `is_embedding` for
-// the embedding table and the head.
+// What --weights-dtype says about a matrix whose values the file holds in `type`. `is_embedding`
+// for the embedding table and the head.
 //            F32    F16    BF16   FP8    Q8_0 Q5_0 Q5_1 Q5_K Q6_K  Q4_0      Q4_1 Q4_K
 //   auto     f32    bf16   bf16   fp8    int8_g32                  int4_g32  int4_g32_min
 //   f32, bf16: that form
