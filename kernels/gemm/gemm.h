@@ -1,13 +1,13 @@
 // Matrix products with packed weights:  y[m, n] = x[m, k] * W[n, k]^T (+ bias[n]) (+ y[m, n])
 //
-// Weights are packed once at load into panels that one kernel family reads linearly; one packed form
-// serves M = 1 and M = 512. Activations come and go as F32; a kernel rounds or quantises them itself
-// (BF16 for the BF16 dot products of AVX-512; INT8 with one scale a row, or one a row and group of
-// 32, for W8A8 and W4A8).
+// Weights are packed once at load into panels that one kernel family reads linearly; one packed
+// form serves M = 1 and M = 512. Activations come and go as F32; a kernel rounds or quantises them
+// itself (BF16 for the BF16 dot products of AVX-512; INT8 with one scale a row, or one a row and
+// group of 32, for W8A8 and W4A8).
 //
-// Numbers: each output is one F32 accumulator, k ascending, by the same operations at every M; a row
-// of y depends on its own row of x only. Integer parts are exact. So M = 1 and M = 512 agree bit by
-// bit, with any number of threads. Families differ from each other in rounding.
+// Numbers: each output is one F32 accumulator, k ascending, by the same operations at every M; a
+// row of y depends on its own row of x only. Integer parts are exact. So M = 1 and M = 512 agree
+// bit by bit, with any number of threads. Families differ from each other in rounding.
 #ifndef QUIRE_KERNELS_GEMM_GEMM_H_
 #define QUIRE_KERNELS_GEMM_GEMM_H_
 
@@ -66,8 +66,8 @@ absl::Status ValidatePackedShape(WeightForm form, int64_t n, int64_t k);
 
 int64_t PackedBytes(WeightForm form, Isa isa, int64_t n, int64_t k);
 
-// Packs rows [row_begin, row_begin + rows.num_rows) of the matrix. Calls for disjoint ranges may run
-// at the same time only if the ranges do not share a panel of PanelRows(isa) rows.
+// Packs rows [row_begin, row_begin + rows.num_rows) of the matrix. Calls for disjoint ranges may
+// run at the same time only if the ranges do not share a panel of PanelRows(isa) rows.
 absl::Status PackRows(const PackedMatrix& matrix, int64_t row_begin, const WeightRows& rows);
 int64_t PanelRows(Isa isa);  // output rows of one panel: 16 or 32
 

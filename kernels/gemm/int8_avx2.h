@@ -1,0 +1,200 @@
+// AVX2 kernels for s8 weights and s8 activations, both widened to s16: vpmaddwd is exact, signed on
+// both sides, and no 8-bit scheme is faster on this class of machine.
+#ifndef QUIRE_KERNELS_GEMM_INT8_AVX2_H_
+#define QUIRE_KERNELS_GEMM_INT8_AVX2_H_
+
+#include "kernels/gemm/avx2_common.h"
+#include "kernels/gemm/gemm_driver.h"
+#include "kernels/gemm/panel_layout.h"
+
+namespace quire::QUIRE_ISA {
+
+// Adds the 16 pairs of one row: c += a * b, over two vectors of 8 columns.
+inline void MaddTwo(Sum32 (&c)[2], I a, I b0, I b1) {
+  c[0] += (Sum32)_mm256_madd_epi16(a, b0);
+  c[1] += (Sum32)_mm256_madd_epi16(a, b1);
+}
+
+// One scale a row of W: the tile holds s32 sums, which are exact, until Finish.
+struct Int8ChannelOps {
+  using Layout = PanelLayout<WeightForm::kInt8Channel, false>;
+  static constexpr int64_t kPanelRows = 16;
+  static constexpr int64_t kBlockRows = 6;
+  static constexpr int64_t kDirectRows = 4;
+  static constexpr int64_t kDepthTile = 512;
+  static constexpr Activation kActivation = Activation::kS16Pair;
+  static constexpr bool kGrouped = false;
+  static_assert(kDepthTile * 32 <= kSliceBytes);
+
+  static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
+
+  template <int MR, int P>
+  __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
+                                               int64_t panel_bytes, int64_t k_total, float* tile) {
+    Sum32 c[P][MR][2];
+    QUIRE_UNROLL for (int p = 0; p < P; ++p) {
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[p][i][0] = c[p][i][1] = Sum32{};
+    }
+    const uint32_t* a = x.words;
+    for (int64_t k = 0; k < k_total; k += 2, a += MR, panel += 32) {
+      QUIRE_UNROLL for (int p = 0; p < P; ++p) {
+        const I b0 = Load128As16(panel + p * panel_bytes);
+        const I b1 = Load128As16(panel + p * panel_bytes + 16);
+        QUIRE_UNROLL for (int i = 0; i < MR; ++i) MaddTwo(c[p][i], Broadcast(a + i), b0, b1);
+      }
+    }
+    QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+      QUIRE_UNROLL for (int p = 0; p < P; ++p) {
+        QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+          _mm256_store_si256(reinterpret_cast<I*>(tile + (i * P + p) * 16 + j * 8), (I)c[p][i][j]);
+        }
+      }
+    }
+  }
+
+  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
+                                std::byte* scratch) {
+    const std::byte* from = panel + Layout::ValueAt(0, begin);
+    I* out = reinterpret_cast<I*>(scratch);
+    for (int64_t k = 0; k < count; ++k) _mm256_store_si256(out + k, Load128As16(from + k * 16));
+    return scratch;
+  }
+
+  template <int MR>
+  __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
+                                              bool first, float* tile) {
+    Sum32 c[MR][2];
+    QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+      QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+        c[i][j] = first ? Sum32{} : (Sum32)Load(tile + i * 16 + j * 8);
+      }
+    }
+    const uint32_t* a = x.words;
+    for (int64_t k = 0; k < count; k += 2, slice += 64, a += MR) {
+      const I b0 = Load(slice);
+      const I b1 = Load(slice + 32);
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) MaddTwo(c[i], Broadcast(a + i), b0, b1);
+    }
+    QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+      QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+        _mm256_store_si256(reinterpret_cast<I*>(tile + i * 16 + j * 8), (I)c[i][j]);
+      }
+    }
+  }
+
+  static void Finish(float* chain, const float* x_scale, const int32_t*, const std::byte* panel,
+                     int64_t k) {
+    const float* w_scale = reinterpret_cast<const float*>(panel + Layout::ScaleAt(0, 0, k));
+    for (int j = 0; j < 16; j += 8) {
+      const F scale = _mm256_mul_ps(_mm256_load_ps(w_scale + j), _mm256_set1_ps(*x_scale));
+      _mm256_store_ps(chain + j, _mm256_mul_ps(_mm256_cvtepi32_ps(Load(chain + j)), scale));
+    }
+  }
+};
+
+// One F16 scale a group of 32 of k: exact s32 sums inside a group, an F32 chain over the groups.
+struct Int8GroupOps {
+  using Layout = PanelLayout<WeightForm::kInt8Group32, false>;
+  static constexpr int64_t kPanelRows = 16;
+  static constexpr int64_t kBlockRows = 6;
+  static constexpr int64_t kDirectRows = 4;
+  static constexpr int64_t kDepthTile = 512;
+  static constexpr Activation kActivation = Activation::kS16Pair;
+  static constexpr bool kGrouped = true;
+  static constexpr int64_t kSliceGroupBytes = 1024 + 64;  // s16 codes, F32 scales
+  static_assert(kDepthTile / kGroup * kSliceGroupBytes <= kSliceBytes);
+
+  static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
+
+  // Where a group meets F32; the same operations at every M.
+  static F AddGroup(F chain, Sum32 sum, F w_scale, float x_scale) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps((I)sum),
+                           _mm256_mul_ps(w_scale, _mm256_set1_ps(x_scale)), chain);
+  }
+
+  template <int MR, int P>
+  __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
+                                               int64_t panel_bytes, int64_t k_total, float* tile) {
+    F f[P][MR][2];
+    QUIRE_UNROLL for (int p = 0; p < P; ++p) {
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) f[p][i][0] = f[p][i][1] = _mm256_setzero_ps();
+    }
+    for (int64_t g = 0; g < k_total / kGroup; ++g, panel += Layout::kGroupBytes) {
+      QUIRE_UNROLL for (int p = 0; p < P; ++p) {
+        const std::byte* b = panel + p * panel_bytes;
+        Sum32 c[MR][2];
+        QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = Sum32{};
+        QUIRE_UNROLL for (int q = 0; q < 16; ++q) {
+          const I b0 = Load128As16(b + q * 32);
+          const I b1 = Load128As16(b + q * 32 + 16);
+          QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+            MaddTwo(c[i], Broadcast(x.words + (g * 16 + q) * MR + i), b0, b1);
+          }
+        }
+        QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+          const F w_scale = LoadF16(b + 512 + j * 16);
+          QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+            f[p][i][j] = AddGroup(f[p][i][j], c[i][j], w_scale, x.scales[g * MR + i]);
+          }
+        }
+      }
+    }
+    QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+      QUIRE_UNROLL for (int p = 0; p < P; ++p) {
+        _mm256_store_ps(tile + (i * P + p) * 16, f[p][i][0]);
+        _mm256_store_ps(tile + (i * P + p) * 16 + 8, f[p][i][1]);
+      }
+    }
+  }
+
+  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
+                                std::byte* scratch) {
+    const std::byte* from = panel + begin / kGroup * Layout::kGroupBytes;
+    std::byte* out = scratch;
+    for (int64_t g = 0; g < count / kGroup; ++g) {
+      for (int64_t q = 0; q < 32; ++q) {
+        _mm256_store_si256(reinterpret_cast<I*>(out + q * 32), Load128As16(from + q * 16));
+      }
+      _mm256_store_ps(reinterpret_cast<float*>(out + 1024), LoadF16(from + 512));
+      _mm256_store_ps(reinterpret_cast<float*>(out + 1056), LoadF16(from + 528));
+      from += Layout::kGroupBytes;
+      out += kSliceGroupBytes;
+    }
+    return scratch;
+  }
+
+  template <int MR>
+  __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
+                                              bool first, float* tile) {
+    if (first) {
+      QUIRE_UNROLL for (int i = 0; i < 2 * MR; ++i) {
+        _mm256_store_ps(tile + i * 8, _mm256_setzero_ps());
+      }
+    }
+    const uint32_t* a = x.words;
+    for (int64_t g = 0; g < count / kGroup; ++g, slice += kSliceGroupBytes) {
+      Sum32 c[MR][2];
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = Sum32{};
+      QUIRE_UNROLL for (int q = 0; q < 16; ++q, a += MR) {
+        const I b0 = Load(slice + q * 64);
+        const I b1 = Load(slice + q * 64 + 32);
+        QUIRE_UNROLL for (int i = 0; i < MR; ++i) MaddTwo(c[i], Broadcast(a + i), b0, b1);
+      }
+      const float* w_scale = reinterpret_cast<const float*>(slice + 1024);
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
+        QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
+          float* chain = tile + i * 16 + j * 8;
+          _mm256_store_ps(chain, AddGroup(_mm256_load_ps(chain), c[i][j],
+                                          _mm256_load_ps(w_scale + j * 8), x.scales[g * MR + i]));
+        }
+      }
+      asm volatile("" : : : "memory");  // the chains stay in the tile: registers hold the sums
+    }
+  }
+
+  static void Finish(float*, const float*, const int32_t*, const std::byte*, int64_t) {}
+};
+
+}  // namespace quire::QUIRE_ISA
+
+#endif  // QUIRE_KERNELS_GEMM_INT8_AVX2_H_
