@@ -9,17 +9,17 @@
 namespace quire {
 
 BlockManager::BlockManager(int32_t num_blocks, int32_t block_size, int32_t run_blocks)
-    : num_blocks_(num_blocks),
+    : num_blocks_(run_blocks > 0 ? num_blocks / run_blocks * run_blocks : num_blocks),
       block_size_(block_size),
       run_blocks_(run_blocks),
-      num_tickets_(num_blocks, 0),
-      num_deferred_(num_blocks, 0),
-      blocks_(num_blocks + 1) {
+      num_tickets_(num_blocks_, 0),
+      num_deferred_(num_blocks_, 0),
+      blocks_(num_blocks_ + 1) {
   QUIRE_CHECK(num_blocks >= 0 && block_size > 0 && run_blocks >= 0);
   blocks_[num_blocks_].prev = blocks_[num_blocks_].next = num_blocks_;
   const int32_t unit = run_blocks_ > 0 ? run_blocks_ : 1;
   for (int32_t i = num_blocks_ / unit - 1; i >= 0; --i) free_list_.push_back(i * unit);
-  num_free_ = num_blocks_ / unit * unit;
+  num_free_ = num_blocks_;
   if (run_blocks_ == 0) {
     tokens_.resize(static_cast<size_t>(num_blocks_) * block_size_);
     index_.reserve(num_blocks_);
@@ -223,7 +223,7 @@ absl::Status BlockManager::CheckInvariants() const {
   }
   int32_t num_free = 0, cached = 0, pinned = 0, committed = 0, returning = 0;
   int64_t tickets = 0;
-  for (int32_t id = 0; id < num_blocks_ / unit * unit; ++id) {
+  for (int32_t id = 0; id < num_blocks_; ++id) {
     const Block& block = blocks_[id];
     tickets += num_tickets_[id];
     if (num_deferred_[id] < 0 || num_deferred_[id] > num_tickets_[id]) {

@@ -32,7 +32,8 @@ namespace quire {
 class BlockManager {
  public:
   // Requires num_blocks >= 0, block_size > 0. With run_blocks > 0 the pool is cut into runs of that
-  // many consecutive blocks (the contiguous layout) and only AllocateRun gives memory out.
+  // many consecutive blocks (the contiguous layout), a rest is left unused, and only AllocateRun
+  // gives memory out.
   BlockManager(int32_t num_blocks, int32_t block_size, int32_t run_blocks = 0);
   BlockManager(const BlockManager&) = delete;
 

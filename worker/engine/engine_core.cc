@@ -136,7 +136,6 @@ void EngineCore::Impl::Submit(TimeUs now, EngineRequest in, EngineOutputs* out) 
   for (int32_t i = 0; i < r->sampling().n; ++i) {
     r->choices.push_back(
         std::make_unique<Sequence>(next_sequence_++, r, i, TextOut(options_.tokenizer, matcher)));
-    if (i > 0) r->choices[i]->state = SequenceState::kUnborn;
   }
   Sequence* first = r->choices[0].get();
   first->tokens = *r->prompt;
@@ -231,13 +230,14 @@ void EngineCore::Impl::Complete(TimeUs now, const StepResult& result, EngineOutp
   for (const Flight::Rows& rows : flight->rows) {
     Sequence* s = rows.sequence;
     s->delta = -1;
-    if (s->state == SequenceState::kEnded || s->life != rows.life || s->bad) continue;
-    s->num_done = rows.end;
-    CommitBlocks(now, s);
+    if (s->state == SequenceState::kEnded || s->bad) continue;
     if (s->wants_first_entry) {  // nothing predicts the first token of the prompt
       s->wants_first_entry = false;
       DeltaOf(s, out).prompt_logprobs.emplace_back().token = s->tokens[0];
     }
+    if (s->life != rows.life) continue;  // preempted since: those blocks were given up
+    s->num_done = rows.end;
+    CommitBlocks(now, s);
   }
   for (size_t i = 0; i < flight->scores.size(); ++i) {
     TakeScore(flight->scores[i], result.scores[i], out);

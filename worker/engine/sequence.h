@@ -19,7 +19,7 @@ namespace quire {
 struct Request;
 
 enum class SequenceState {
-  kUnborn,   // choice > 0 before the prompt was computed: the first choice's table becomes its own
+  kUnborn,   // in no list: choices but the first, until the prompt was computed
   kWaiting,  // holds no blocks
   kRunning,  // may hold blocks
   kEnded,
@@ -33,7 +33,7 @@ struct Sequence {
   Request* const request;
   const int32_t choice;
 
-  SequenceState state = SequenceState::kWaiting;
+  SequenceState state = SequenceState::kUnborn;
   int32_t slot = -1;               // sampler slot; -1 = none
   bool slot_attached = false;      // the backend knows
   std::vector<int32_t> tokens;     // prompt and output, as far as known
