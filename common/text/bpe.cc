@@ -2,20 +2,23 @@
 
 #include <algorithm>
 #include <functional>
+#include <string>
 
 #include "common/status_macros.h"
+#include "common/text/unicode.h"
 
 namespace quire {
 namespace {
 
 // Up to here a scan for the lowest rank after every merge is cheaper than a heap.
-constexpr size_t kShortPiece = 128;
+constexpr size_t kShortPiece = 96;
 
 }  // namespace
 
 void BpeMerger::Reserve(size_t num_merges) {
   size_t capacity = 16;
   while (capacity < 2 * num_merges) capacity *= 2;
+  tags_.assign(capacity, 0);
   slots_.assign(capacity, Slot{});
   mask_ = capacity - 1;
 }
@@ -24,75 +27,151 @@ bool BpeMerger::AddMerge(TokenId left, TokenId right, uint32_t rank, TokenId mer
                          uint32_t* existing_rank) {
   QUIRE_CHECK(left >= 0 && right >= 0 && merged >= 0 && !slots_.empty());
   const uint64_t key = Key(left, right);
-  uint64_t i = Hash(key) & mask_;
-  for (; slots_[i].key != UINT64_MAX; i = (i + 1) & mask_) {
+  const uint64_t hash = Hash(key);
+  uint64_t i = hash & mask_;
+  for (; tags_[i] != 0; i = (i + 1) & mask_) {
     if (slots_[i].key == key) {
       *existing_rank = slots_[i].pair.rank;
       return false;
     }
   }
+  tags_[i] = Tag(hash);
   slots_[i] = {key, {rank, merged}};
   return true;
 }
 
-void BpeMerger::Finish() {
+void BpeMerger::Finish(std::span<const unsigned char> first_bytes) {
   if (slots_.empty()) Reserve(0);
-  byte_pairs_.assign(65536, {kNoRank, kNoToken});
-  for (int a = 0; a < 256; ++a) {
-    for (int b = 0; b < 256; ++b) {
-      if (byte_ids_[a] != kNoToken && byte_ids_[b] != kNoToken) {
-        byte_pairs_[a << 8 | b] = Find(byte_ids_[a], byte_ids_[b]);
+  FindWholeChars(first_bytes);
+}
+
+// Merging starts from bytes, but most characters become one token before anything joins them to a
+// neighbour; those may be taken as one part from the start. A character c of bytes b1..bn, which
+// merging alone makes one token, the highest rank on the way being R, is such a one if
+//   - every merge that could cross its borders while it is unfinished comes later: rank > R for
+//   each
+//     (x, p), p a part that begins c, and each (s, y), s a part that ends c and y one that begins a
+//     character (text is valid, so nothing else stands there); and
+//   - so does every merge of the finished c with a neighbour: rank > R.
+// For then, as long as c is unfinished, its next own merge (rank <= R) is preferred to all that
+// cross its borders, and having c early offers nothing that would be preferred to what happens
+// elsewhere before c is finished. Any trained vocabulary has this for its frequent characters.
+void BpeMerger::FindWholeChars(std::span<const unsigned char> first_bytes) {
+  const size_t vocab = first_bytes.size();
+  std::vector<uint32_t> as_right(vocab, kNoRank), as_left_of_char(vocab, kNoRank);
+  std::vector<uint32_t> as_left(vocab, kNoRank);
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (tags_[i] == 0) continue;
+    const auto left = static_cast<size_t>(slots_[i].key >> 32);
+    const auto right = static_cast<size_t>(slots_[i].key & UINT32_MAX);
+    const uint32_t rank = slots_[i].pair.rank;
+    QUIRE_CHECK(left < vocab && right < vocab);
+    as_right[right] = std::min(as_right[right], rank);
+    as_left[left] = std::min(as_left[left], rank);
+    if ((first_bytes[right] & 0xC0) != 0x80) {
+      as_left_of_char[left] = std::min(as_left_of_char[left], rank);
+    }
+  }
+  whole_chars_.assign(65536, kNoToken);
+  std::string bytes;
+  for (char32_t c = 0; c < 65536; ++c) {
+    if (c >= 0xD800 && c < 0xE000) continue;
+    bytes.clear();
+    AppendUtf8(c, bytes);
+    TokenId parts[3];
+    size_t n = 0;
+    bool known = true;
+    for (const char b : bytes) {
+      parts[n] = byte_ids_[static_cast<unsigned char>(b)];
+      known &= parts[n++] != kNoToken;
+    }
+    if (!known) continue;
+    if (n == 1) {  // a byte is a part already
+      whole_chars_[c] = parts[0];
+      continue;
+    }
+    uint32_t crossing = std::min(as_right[parts[0]], as_left_of_char[parts[n - 1]]);
+    uint32_t highest = 0;
+    if (n == 3) {
+      const Pair front = Find(parts[0], parts[1]);
+      const Pair back = Find(parts[1], parts[2]);
+      if (front.rank != kNoRank) crossing = std::min(crossing, as_right[front.merged]);
+      if (back.rank != kNoRank) crossing = std::min(crossing, as_left_of_char[back.merged]);
+      if (front.rank == kNoRank && back.rank == kNoRank) continue;
+      highest = std::min(front.rank, back.rank);
+      if (front.rank <= back.rank) {
+        parts[0] = front.merged;
+        parts[1] = parts[2];
+      } else {
+        parts[1] = back.merged;
       }
     }
+    const Pair last = Find(parts[0], parts[1]);
+    if (last.rank == kNoRank) continue;
+    highest = std::max(highest, last.rank);
+    const uint32_t joining = std::min(as_left[last.merged], as_right[last.merged]);
+    if (crossing > highest && joining > highest) whole_chars_[c] = last.merged;
   }
 }
 
-void BpeMerger::Merge(std::string_view piece, BpeScratch& scratch,
-                      std::vector<TokenId>& out) const {
-  if (piece.size() == 1) {
-    const TokenId id = byte_ids_[static_cast<unsigned char>(piece[0])];
-    if (id != kNoToken) out.push_back(id);
-  } else if (piece.size() <= kShortPiece) {
-    MergeShort(piece, scratch, out);
-  } else {
-    MergeLong(piece, scratch, out);
-  }
-}
-
-void BpeMerger::MergeShort(std::string_view piece, BpeScratch& scratch,
+void BpeMerger::MergeBytes(std::string_view piece, BpeScratch& scratch,
                            std::vector<TokenId>& out) const {
-  if (scratch.ids.size() <= kShortPiece) {
-    scratch.ids.resize(kShortPiece + 1);
-    scratch.ranks.resize(kShortPiece + 1);
-    scratch.merged.resize(kShortPiece + 1);
-  }
-  TokenId* const ids = scratch.ids.data();
-  uint32_t* const ranks = scratch.ranks.data();   // of the pair (i, i + 1); the last is kNoRank
-  TokenId* const merged = scratch.merged.data();  // what that pair becomes
-  size_t n = 0;
-  bool gaps = false;
+  scratch.ids.clear();
   for (const char c : piece) {
-    ids[n] = byte_ids_[static_cast<unsigned char>(c)];
-    if (ids[n] == kNoToken) {
-      gaps = true;
-    } else {
-      ++n;
-    }
+    const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
+    if (id != kNoToken) scratch.ids.push_back(id);
   }
-  if (n == 0) return;
-  for (size_t i = 0; i + 1 < n; ++i) {
-    const Pair pair =
-        gaps ? Find(ids[i], ids[i + 1])
-             : byte_pairs_[static_cast<size_t>(static_cast<unsigned char>(piece[i])) << 8 |
-                           static_cast<unsigned char>(piece[i + 1])];
+  MergeParts(scratch, out);
+}
+
+void BpeMerger::MergeText(std::string_view piece, BpeScratch& scratch,
+                          std::vector<TokenId>& out) const {
+  scratch.ids.resize(piece.size());
+  TokenId* ids = scratch.ids.data();
+  for (size_t pos = 0; pos < piece.size();) {
+    const Utf8Char c = DecodeValidUtf8(piece.data() + pos);
+    const TokenId whole = WholeChar(c.value);
+    if (whole != kNoToken) {
+      *ids++ = whole;
+    } else {
+      for (int32_t i = 0; i < c.size; ++i) {
+        *ids = byte_ids_[static_cast<unsigned char>(piece[pos + static_cast<size_t>(i)])];
+        // A byte that vanishes brings parts together that whole characters were not judged for.
+        if (*ids == kNoToken) return MergeBytes(piece, scratch, out);
+        ++ids;
+      }
+    }
+    pos += static_cast<size_t>(c.size);
+  }
+  scratch.ids.resize(static_cast<size_t>(ids - scratch.ids.data()));
+  MergeParts(scratch, out);
+}
+
+void BpeMerger::MergeParts(BpeScratch& scratch, std::vector<TokenId>& out) const {
+  if (scratch.ids.size() <= 1) {
+    out.insert(out.end(), scratch.ids.begin(), scratch.ids.end());
+  } else if (scratch.ids.size() <= kShortPiece) {
+    MergeShort(scratch, out);
+  } else {
+    MergeLong(scratch, out);
+  }
+}
+
+void BpeMerger::MergeShort(BpeScratch& scratch, std::vector<TokenId>& out) const {
+  TokenId* const ids = scratch.ids.data();
+  uint32_t ranks[kShortPiece];  // of the pair (i, i + 1); the last is kNoRank
+  TokenId merged[kShortPiece];  // what that pair becomes
+  size_t n = scratch.ids.size();
+  const auto look_up = [&](size_t i) {
+    const Pair pair = Find(ids[i], ids[i + 1]);
     ranks[i] = pair.rank;
     merged[i] = pair.merged;
-  }
-  ranks[n - 1] = kNoRank;
+  };
+  for (size_t i = 0; i + 1 < n; ++i) look_up(i);
   while (n > 1) {
-    uint32_t best_rank = ranks[0];
+    uint32_t best_rank = kNoRank;
     size_t best = 0;
-    for (size_t i = 1; i + 1 < n; ++i) {
+    for (size_t i = 0; i + 1 < n; ++i) {
       if (ranks[i] < best_rank) {
         best_rank = ranks[i];
         best = i;
@@ -100,50 +179,34 @@ void BpeMerger::MergeShort(std::string_view piece, BpeScratch& scratch,
     }
     if (best_rank == kNoRank) break;
     ids[best] = merged[best];
-    const size_t moved = n - best - 2;  // what stands behind the pair
-    std::copy_n(ids + best + 2, moved, ids + best + 1);
-    std::copy_n(ranks + best + 1, moved + 1, ranks + best);
-    std::copy_n(merged + best + 1, moved + 1, merged + best);
     --n;
-    ranks[n - 1] = kNoRank;
-    if (best + 1 < n) {
-      const Pair pair = Find(ids[best], ids[best + 1]);
-      ranks[best] = pair.rank;
-      merged[best] = pair.merged;
+    for (size_t i = best + 1; i < n; ++i) {
+      ids[i] = ids[i + 1];
+      ranks[i - 1] = ranks[i];
+      merged[i - 1] = merged[i];
     }
-    if (best > 0) {
-      const Pair pair = Find(ids[best - 1], ids[best]);
-      ranks[best - 1] = pair.rank;
-      merged[best - 1] = pair.merged;
-    }
+    if (best + 1 < n) look_up(best);
+    if (best > 0) look_up(best - 1);
   }
   out.insert(out.end(), ids, ids + n);
 }
 
 // A linked list of parts and a heap of candidate merges; outdated candidates are dropped when they
 // come up.
-void BpeMerger::MergeLong(std::string_view piece, BpeScratch& scratch,
-                          std::vector<TokenId>& out) const {
+void BpeMerger::MergeLong(BpeScratch& scratch, std::vector<TokenId>& out) const {
   std::vector<TokenId>& ids = scratch.ids;
   std::vector<uint32_t>& previous = scratch.previous;
   std::vector<uint32_t>& next = scratch.next;
   std::vector<BpeScratch::Candidate>& heap = scratch.heap;
-  ids.clear();
-  heap.clear();
-  for (const char c : piece) {
-    const TokenId id = byte_ids_[static_cast<unsigned char>(c)];
-    if (id != kNoToken) ids.push_back(id);
-  }
-  const uint32_t n = static_cast<uint32_t>(ids.size());
+  const auto n = static_cast<uint32_t>(ids.size());
   previous.resize(n);
   next.resize(n);
+  heap.clear();
   const auto consider = [&](uint32_t left, uint32_t right) {
     const Pair pair = Find(ids[left], ids[right]);
-    if (pair.rank != kNoRank) {
-      heap.push_back({pair.rank, left, ids[left], ids[right], pair.merged});
-      return true;
-    }
-    return false;
+    if (pair.rank == kNoRank) return false;
+    heap.push_back({pair.rank, left, ids[left], ids[right], pair.merged});
+    return true;
   };
   for (uint32_t i = 0; i < n; ++i) {
     previous[i] = i - 1;  // of the first: never used

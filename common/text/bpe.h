@@ -8,6 +8,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -26,9 +27,7 @@ struct BpeScratch {
       return rank != o.rank ? rank > o.rank : left > o.left;
     }
   };
-  std::vector<TokenId> ids;
-  std::vector<uint32_t> ranks;
-  std::vector<TokenId> merged;
+  std::vector<TokenId> ids;  // the parts, then the result
   std::vector<uint32_t> previous, next;
   std::vector<Candidate> heap;
 };
@@ -46,10 +45,18 @@ class BpeMerger {
   // 0.
   bool AddMerge(TokenId left, TokenId right, uint32_t rank, TokenId merged,
                 uint32_t* existing_rank);
-  void Finish();  // call once behind the last AddMerge
+  // Call once behind the last AddMerge. `first_bytes[id]` is the first byte of token id.
+  void Finish(std::span<const unsigned char> first_bytes);
 
-  // Appends the tokens of `piece`. O(n log n) time for n bytes, no recursion.
-  void Merge(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const;
+  // Appends the tokens of `piece`, any bytes. O(n log n) time for n bytes, no recursion.
+  void MergeBytes(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const;
+  // The same for valid UTF-8, faster: starts from whole characters where that cannot matter.
+  void MergeText(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const;
+
+  // The token that `c` may be taken for before any merging, or kNoToken (see FindWholeChars).
+  TokenId WholeChar(char32_t c) const {
+    return c < whole_chars_.size() ? whole_chars_[c] : kNoToken;
+  }
 
  private:
   static constexpr uint32_t kNoRank = UINT32_MAX;
@@ -58,7 +65,7 @@ class BpeMerger {
     TokenId merged;
   };
   struct Slot {
-    uint64_t key = UINT64_MAX;  // left << 32 | right; all ones = empty, since ids are not negative
+    uint64_t key = 0;  // left << 32 | right
     Pair pair{kNoRank, kNoToken};
   };
 
@@ -69,21 +76,28 @@ class BpeMerger {
     key *= 0x9E3779B97F4A7C15u;
     return key ^ key >> 32;
   }
+  static unsigned char Tag(uint64_t hash) { return static_cast<unsigned char>(hash >> 56 | 1); }
   Pair Find(TokenId left, TokenId right) const {
     const uint64_t key = Key(left, right);
-    for (uint64_t i = Hash(key) & mask_;; i = (i + 1) & mask_) {
-      const Slot& slot = slots_[i];
-      if (slot.key == key) return slot.pair;
-      if (slot.key == UINT64_MAX) return {kNoRank, kNoToken};
+    const uint64_t hash = Hash(key);
+    const unsigned char tag = Tag(hash);
+    for (uint64_t i = hash & mask_; tags_[i] != 0; i = (i + 1) & mask_) {
+      if (tags_[i] == tag && slots_[i].key == key) return slots_[i].pair;
     }
+    return {kNoRank, kNoToken};
   }
-  void MergeShort(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const;
-  void MergeLong(std::string_view piece, BpeScratch& scratch, std::vector<TokenId>& out) const;
+  void FindWholeChars(std::span<const unsigned char> first_bytes);
+  void MergeParts(BpeScratch& scratch, std::vector<TokenId>& out) const;
+  void MergeShort(BpeScratch& scratch, std::vector<TokenId>& out) const;
+  void MergeLong(BpeScratch& scratch, std::vector<TokenId>& out) const;
 
   std::array<TokenId, 256> byte_ids_{};
-  std::vector<Slot> slots_;  // open addressing, at most half full
+  // Open addressing, at most half full. Most look-ups find nothing: the tags, 0 for empty, answer
+  // those from a table that fits into the second-level cache.
+  std::vector<unsigned char> tags_;
+  std::vector<Slot> slots_;
   uint64_t mask_ = 0;
-  std::vector<Pair> byte_pairs_;  // [65536] by the two bytes: most look-ups are these
+  std::vector<TokenId> whole_chars_;  // [65536] by character
 };
 
 }  // namespace quire

@@ -295,7 +295,12 @@ absl::Status BpeTokenizer::InitMerges(const TokenizerSpec& spec) {
       return fail(absl::StrCat("is there already as merges[", existing, "]"));
     }
   }
-  merger_.Finish();
+  std::vector<unsigned char> first_bytes(contents_.size(), 0);
+  for (TokenId id = 0; id < vocab_size(); ++id) {
+    const std::string_view bytes = TokenBytes(id);
+    if (!bytes.empty()) first_bytes[id] = static_cast<unsigned char>(bytes[0]);
+  }
+  merger_.Finish(first_bytes);
   return absl::OkStatus();
 }
 
@@ -311,7 +316,7 @@ void BpeTokenizer::InitPieces(bool ignore_merges) {
     if (!byte_level_[id] || bytes.empty()) continue;
     if (!ignore_merges) {
       merged.clear();
-      merger_.Merge(bytes, scratch, merged);
+      merger_.MergeBytes(bytes, scratch, merged);
       if (merged.size() != 1 || merged[0] != id) continue;
     }
     pieces_.Add(bytes, id, bytes_of);
@@ -367,7 +372,7 @@ void BpeTokenizer::EncodePieces(std::string_view text, BpeScratch& scratch,
     if (whole >= 0) {
       out.push_back(whole);
     } else {
-      merger_.Merge(piece, scratch, out);
+      merger_.MergeText(piece, scratch, out);
     }
   }
 }
