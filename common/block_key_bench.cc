@@ -12,9 +12,8 @@ void BM_ChainBlockKeys(benchmark::State& state) {
   for (auto _ : state) {
     benchmark::DoNotOptimize(ChainBlockKeys(root, "", tokens, static_cast<int>(state.range(0))));
   }
-  state.counters["ns_per_token"] =
-      benchmark::Counter(static_cast<double>(state.iterations()) * 4096 * 1e-9,
-                         benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
+  // Items are tokens: 8 ns a token = 125 M items a second.
+  state.SetItemsProcessed(state.iterations() * 4096);
 }
 BENCHMARK(BM_ChainBlockKeys)->Arg(16)->Arg(32);
 

@@ -33,15 +33,16 @@ void Sha256CompressPortable(uint32_t state[8], const uint8_t* blocks, size_t cou
     uint32_t w[64];
     for (int i = 0; i < 16; ++i) w[i] = LoadBigEndian(blocks + 4 * i);
     for (int i = 16; i < 64; ++i) {
-      const uint32_t s0 = std::rotr(w[i - 15], 7) ^ std::rotr(w[i - 15], 18) ^ (w[i - 15] >> 3);
-      const uint32_t s1 = std::rotr(w[i - 2], 17) ^ std::rotr(w[i - 2], 19) ^ (w[i - 2] >> 10);
-      w[i] = w[i - 16] + s0 + w[i - 7] + s1;
+      const uint32_t x = w[i - 15], y = w[i - 2];
+      w[i] = w[i - 16] + (std::rotr(x, 7) ^ std::rotr(x, 18) ^ (x >> 3)) + w[i - 7] +
+             (std::rotr(y, 17) ^ std::rotr(y, 19) ^ (y >> 10));
     }
     uint32_t a = state[0], b = state[1], c = state[2], d = state[3];
     uint32_t e = state[4], f = state[5], g = state[6], h = state[7];
-    for (int i = 0; i < 64; ++i) {
+#pragma GCC unroll 64
+    for (int i = 0; i < 64; ++i) {  // unrolled: the shift of the eight names costs nothing
       const uint32_t s1 = std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25);
-      const uint32_t t1 = h + s1 + ((e & f) ^ (~e & g)) + kRoundConstants[i] + w[i];
+      const uint32_t t1 = h + s1 + (g ^ (e & (f ^ g))) + kRoundConstants[i] + w[i];
       const uint32_t s0 = std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22);
       const uint32_t t2 = s0 + ((a & b) ^ (a & c) ^ (b & c));
       h = g, g = f, f = e, e = d + t1;

@@ -18,8 +18,9 @@ namespace {
 constexpr float kGreedyTemperature = 1e-6f;
 // Up to here the heap of top_k beats a selection over a copy of the row.
 constexpr int64_t kMaxHeapTopK = 1024;
-// Tokens that are tried first for top_p and min_p without top_k. A peaked row needs no more.
-constexpr int64_t kNucleusGuess = 256;
+// How many of the best are tried for top_p and min_p without top_k before the whole row is cut: a
+// peaked row needs few.
+constexpr int64_t kNucleusGuesses[] = {32, 256};
 
 constexpr float kMaxLogit = std::numeric_limits<float>::max();
 
@@ -67,13 +68,33 @@ int32_t DrawCandidate(const std::vector<Candidate>& kept, double uniform) {
   return kept.back().token;  // not reached: total is this sum, and uniform is below 1
 }
 
-// The k largest logits as candidates, best first. k < vocab.
-std::vector<Candidate> TopK(const float* logits, int64_t vocab, int64_t k, float max,
-                            float inverse_temperature, const LogitsKernels& kernels) {
+// A row of logits, or of weights once ToWeights was called.
+struct Row {
+  float* x;
+  int64_t vocab;
+  float max;
+  float inverse_temperature;
+  const LogitsKernels& kernels;
+  bool weighted = false;
+  std::vector<double> block_sums;
+  double total = 0;
+
+  void ToWeights() {
+    block_sums.resize(static_cast<size_t>((vocab + kLogitsBlock - 1) / kLogitsBlock));
+    kernels.exp_weights(x, vocab, max, inverse_temperature, block_sums.data());
+    total = std::accumulate(block_sums.begin(), block_sums.end(), 0.0);
+    weighted = true;
+  }
+};
+
+// The k largest of the row as candidates, best first. k <= vocab.
+std::vector<Candidate> TopK(const Row& row, int64_t k) {
+  const float* logits = row.x;
+  const int64_t vocab = row.vocab;
   std::vector<int32_t> tokens(static_cast<size_t>(k));
   std::vector<float> values(static_cast<size_t>(k));
   if (k <= kMaxHeapTopK) {
-    k = kernels.top_k(logits, vocab, k, tokens.data(), values.data());
+    k = row.kernels.top_k(logits, vocab, k, tokens.data(), values.data());
   } else {
     std::vector<int32_t> order(static_cast<size_t>(vocab));
     std::iota(order.begin(), order.end(), 0);
@@ -87,8 +108,10 @@ std::vector<Candidate> TopK(const float* logits, int64_t vocab, int64_t k, float
       values[i] = logits[order[i]];
     }
   }
-  std::vector<double> sums(static_cast<size_t>((k + kLogitsBlock - 1) / kLogitsBlock));
-  kernels.exp_weights(values.data(), k, max, inverse_temperature, sums.data());
+  if (!row.weighted) {  // an element's weight has the same bits here as in a whole row
+    std::vector<double> sums(static_cast<size_t>((k + kLogitsBlock - 1) / kLogitsBlock));
+    row.kernels.exp_weights(values.data(), k, row.max, row.inverse_temperature, sums.data());
+  }
   std::vector<Candidate> candidates(static_cast<size_t>(k));
   for (int64_t i = 0; i < k; ++i) candidates[i] = {tokens[i], values[i]};
   return candidates;
@@ -175,38 +198,30 @@ void FillTop(const float* logits, int64_t vocab, int32_t num_top, double log_sum
 // From adjusted logits, the best of which is `best`.
 int32_t Draw(float* logits, int64_t vocab, int64_t best, const SamplingParams& params,
              double uniform, const LogitsKernels& kernels) {
-  const float max = logits[best];
-  const float inverse = 1.0f / params.temperature;
+  Row row{logits, vocab, logits[best], 1.0f / params.temperature, kernels, false, {}, 0};
   bool complete;
   if (params.top_k > 0 && params.top_k < vocab) {
-    std::vector<Candidate> kept = TopK(logits, vocab, params.top_k, max, inverse, kernels);
+    std::vector<Candidate> kept = TopK(row, params.top_k);
     double total = 0;
     for (const Candidate& c : kept) total += c.weight;
     kept.resize(static_cast<size_t>(KeepCount(kept, total, params.top_p, params.min_p, &complete)));
     std::sort(kept.begin(), kept.end(), LowerToken);
     return DrawCandidate(kept, uniform);
   }
-  std::vector<double> block_sums(static_cast<size_t>((vocab + kLogitsBlock - 1) / kLogitsBlock));
-  kernels.exp_weights(logits, vocab, max, inverse, block_sums.data());
-  const float* weights = logits;
-  double total = 0;
-  for (double sum : block_sums) total += sum;
+  if (params.top_p < 1 || params.min_p <= 0) row.ToWeights();  // min_p alone needs no total
   if (params.top_p >= 1 && params.min_p <= 0) {
-    return DrawFromAll(weights, vocab, block_sums, total, uniform);
+    return DrawFromAll(row.x, vocab, row.block_sums, row.total, uniform);
   }
-  const int64_t guess = std::min(vocab, kNucleusGuess);
-  std::vector<int32_t> tokens(static_cast<size_t>(guess));
-  std::vector<float> values(static_cast<size_t>(guess));
-  kernels.top_k(weights, vocab, guess, tokens.data(), values.data());
-  std::vector<Candidate> kept(static_cast<size_t>(guess));
-  for (int64_t i = 0; i < guess; ++i) kept[i] = {tokens[i], values[i]};
-  kept.resize(static_cast<size_t>(KeepCount(kept, total, params.top_p, params.min_p, &complete)));
-  if (!complete && guess < vocab) {
-    kept = Nucleus(weights, vocab, total, params.top_p, params.min_p);
-  } else {
+  for (int64_t guess : kNucleusGuesses) {
+    std::vector<Candidate> kept = TopK(row, std::min(vocab, guess));
+    const int64_t count = KeepCount(kept, row.total, params.top_p, params.min_p, &complete);
+    if (!complete && guess < vocab) continue;
+    kept.resize(static_cast<size_t>(count));
     std::sort(kept.begin(), kept.end(), LowerToken);
+    return DrawCandidate(kept, uniform);
   }
-  return DrawCandidate(kept, uniform);
+  if (!row.weighted) row.ToWeights();
+  return DrawCandidate(Nucleus(row.x, vocab, row.total, params.top_p, params.min_p), uniform);
 }
 
 }  // namespace
