@@ -9,7 +9,7 @@
 //               AVX2, portable                       AVX-512 (dpbf16: q and p rounded to BF16)
 //   F32         1 part: the element                  1 part: the element, F32
 //   BF16        2 parts: elements 0, 1 widened       1 part: the pair (0, 1)
-//   FP8         4 parts: elements 0 ... 3 widened    2 parts: the pairs (0, 2), (1, 3) as BF16
+//   FP8         4 parts: elements 0, 2, 1, 3 widened 2 parts: the pairs (0, 2), (1, 3) as BF16
 //
 // kOperandScale: a power of two that the conversion of elements leaves out and q and p carry (FP8
 // on AVX2: the code's bits become those of a BF16 that is 2^-120 or 2^-112 times the value,
@@ -183,29 +183,31 @@ enum class Fp8Kind { kE4m3, kE5m2 };
 struct F32Page {
   static constexpr int kGroup = 1, kParts = 1;
   static constexpr float kOperandScale = 1, kResultScale = 1;
-  struct Operands {
-    __m512 part[1];
-  };
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t) {
-    return {{_mm512_loadu_ps(words)}};
+  static constexpr int kOrder[] = {0};
+  struct State {};
+  static QUIRE_INLINE __m512 Part(const std::byte* words, uint32_t, int, State&) {
+    return _mm512_loadu_ps(words);
   }
-  static QUIRE_INLINE F16L Accumulate(F16L acc, const Operands& x, int, uint32_t scalar) {
-    return {_mm512_fmadd_ps(x.part[0], _mm512_castsi512_ps(_mm512_set1_epi32(scalar)), acc.v)};
+  static QUIRE_INLINE F16L Accumulate(F16L acc, __m512 x, uint32_t scalar) {
+    return {_mm512_fmadd_ps(x, _mm512_castsi512_ps(_mm512_set1_epi32(scalar)), acc.v)};
   }
   static QUIRE_INLINE void Pack(F16L x, uint32_t* out) { _mm512_storeu_ps(out, x.v); }
 };
 
+QUIRE_INLINE F16L DotPairs(F16L acc, __m512i x, uint32_t scalar) {
+  return {_mm512_dpbf16_ps(acc.v, (__m512bh)x, (__m512bh)_mm512_set1_epi32(scalar))};
+}
+
 struct Bf16Page {
   static constexpr int kGroup = 2, kParts = 1;
   static constexpr float kOperandScale = 1, kResultScale = 1;
-  struct Operands {
-    __m512i part[1];
-  };
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    return {{_mm512_and_si512(_mm512_loadu_si512(words), _mm512_set1_epi32(mask))}};
+  static constexpr int kOrder[] = {0};
+  struct State {};
+  static QUIRE_INLINE __m512i Part(const std::byte* words, uint32_t mask, int, State&) {
+    return _mm512_and_si512(_mm512_loadu_si512(words), _mm512_set1_epi32(mask));
   }
-  static QUIRE_INLINE F16L Accumulate(F16L acc, const Operands& x, int, uint32_t scalar) {
-    return {_mm512_dpbf16_ps(acc.v, (__m512bh)x.part[0], (__m512bh)_mm512_set1_epi32(scalar))};
+  static QUIRE_INLINE F16L Accumulate(F16L acc, __m512i x, uint32_t scalar) {
+    return DotPairs(acc, x, scalar);
   }
   static QUIRE_INLINE void Pack(F16L x, uint32_t* out) {
     const __m256bh pairs = _mm512_cvtneps_pbh(x.v);
@@ -246,26 +248,31 @@ template <Fp8Kind kind>
 struct Fp8Page {
   static constexpr int kGroup = 4, kParts = 2;
   static constexpr float kOperandScale = 1, kResultScale = 1;
-  struct Operands {
-    __m512i part[2];
+  static constexpr int kOrder[] = {0, 1};
+  struct State {
+    __m512i low, high;  // bytes of the BF16 form of each code
   };
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    const __m512i code = _mm512_and_si512(_mm512_loadu_si512(words), _mm512_set1_epi32(mask));
-    const Fp8Table<kind>& table = kFp8Table<kind>;
-    const __m512i low = _mm512_permutex2var_epi8(_mm512_load_si512(table.low), code,
-                                                 _mm512_load_si512(table.low + 64));
-    __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(table.high), code,
-                                            _mm512_load_si512(table.high + 64));
-    // high | (code & 0x80)
-    high = _mm512_ternarylogic_epi32(high, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
-    const __m512i even = _mm512_set1_epi16(0x00ff);
-    // Bytes 0, 2: high << 8 | low's even byte. Bytes 1, 3: low >> 8 | high's odd byte.
-    return {{_mm512_ternarylogic_epi32(_mm512_slli_epi16(high, 8), low, even, 0xf8),
-             _mm512_ternarylogic_epi32(_mm512_srli_epi16(low, 8), high,
-                                       _mm512_set1_epi16(static_cast<int16_t>(0xff00)), 0xf8)}};
+  static QUIRE_INLINE __m512i Part(const std::byte* words, uint32_t mask, int part, State& state) {
+    if (part == 0) {
+      const __m512i code = _mm512_and_si512(_mm512_loadu_si512(words), _mm512_set1_epi32(mask));
+      const Fp8Table<kind>& table = kFp8Table<kind>;
+      state.low = _mm512_permutex2var_epi8(_mm512_load_si512(table.low), code,
+                                           _mm512_load_si512(table.low + 64));
+      const __m512i high = _mm512_permutex2var_epi8(_mm512_load_si512(table.high), code,
+                                                    _mm512_load_si512(table.high + 64));
+      // high | (code & 0x80)
+      state.high =
+          _mm512_ternarylogic_epi32(high, code, _mm512_set1_epi8(static_cast<char>(0x80)), 0xf8);
+      // Bytes 0, 2: high << 8 | low's even byte.
+      return _mm512_ternarylogic_epi32(_mm512_slli_epi16(state.high, 8), state.low,
+                                       _mm512_set1_epi16(0x00ff), 0xf8);
+    }
+    // Bytes 1, 3: low >> 8 | high's odd byte.
+    return _mm512_ternarylogic_epi32(_mm512_srli_epi16(state.low, 8), state.high,
+                                     _mm512_set1_epi16(static_cast<int16_t>(0xff00)), 0xf8);
   }
-  static QUIRE_INLINE F16L Accumulate(F16L acc, const Operands& x, int part, uint32_t scalar) {
-    return {_mm512_dpbf16_ps(acc.v, (__m512bh)x.part[part], (__m512bh)_mm512_set1_epi32(scalar))};
+  static QUIRE_INLINE F16L Accumulate(F16L acc, __m512i x, uint32_t scalar) {
+    return DotPairs(acc, x, scalar);
   }
   // Of each four, elements (0, 2) and (1, 3) become pairs.
   static QUIRE_INLINE void Pack(F16L x, uint32_t* out) {
@@ -276,62 +283,61 @@ struct Fp8Page {
 
 #elif QUIRE_SIMD_AVX2
 
-QUIRE_INLINE F16L MulAddScalar(const F16L& x, uint32_t scalar, F16L acc) {
-  const __m256 s = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(scalar)));
-  return {_mm256_fmadd_ps(x.a, s, acc.a), _mm256_fmadd_ps(x.b, s, acc.b)};
-}
-QUIRE_INLINE void PackFloats(F16L x, uint32_t* out) { Store(reinterpret_cast<float*>(out), x); }
-QUIRE_INLINE __m256i LoadWords(const std::byte* p) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
-}
+// Operands are F32 here, of whatever type the page is.
+struct Avx2Page {
+  static QUIRE_INLINE F16L Accumulate(const F16L& acc, const F16L& x, uint32_t scalar) {
+    const __m256 s = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(scalar)));
+    return {_mm256_fmadd_ps(x.a, s, acc.a), _mm256_fmadd_ps(x.b, s, acc.b)};
+  }
+  static QUIRE_INLINE void Pack(F16L x, uint32_t* out) { Store(reinterpret_cast<float*>(out), x); }
 
-struct F32Page {
-  static constexpr int kGroup = 1, kParts = 1;
-  static constexpr float kOperandScale = 1, kResultScale = 1;
-  struct Operands {
-    F16L part[1];
-  };
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t) {
-    return {{Load(reinterpret_cast<const float*>(words))}};
+ protected:
+  static QUIRE_INLINE __m256i LoadWords(const std::byte* p, uint32_t mask) {
+    return _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+                            _mm256_set1_epi32(static_cast<int>(mask)));
   }
-  static QUIRE_INLINE F16L Accumulate(F16L acc, const Operands& x, int part, uint32_t scalar) {
-    return MulAddScalar(x.part[part], scalar, acc);
+  // The low and high halves of 32-bit lanes, as BF16 widened.
+  static QUIRE_INLINE __m256 WidenLow(__m256i x) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16));
   }
-  static QUIRE_INLINE void Pack(F16L x, uint32_t* out) { PackFloats(x, out); }
+  static QUIRE_INLINE __m256 WidenHigh(__m256i x) {
+    return _mm256_castsi256_ps(
+        _mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
+  }
 };
 
-// Low and high halves of 32-bit lanes, as F32.
-QUIRE_INLINE __m256 WidenLow(__m256i x) { return _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)); }
-QUIRE_INLINE __m256 WidenHigh(__m256i x) {
-  return _mm256_castsi256_ps(_mm256_and_si256(x, _mm256_set1_epi32(static_cast<int>(0xffff0000u))));
-}
+struct F32Page : Avx2Page {
+  static constexpr int kGroup = 1, kParts = 1;
+  static constexpr float kOperandScale = 1, kResultScale = 1;
+  static constexpr int kOrder[] = {0};
+  struct State {};
+  static QUIRE_INLINE F16L Part(const std::byte* words, uint32_t, int, State&) {
+    return Load(reinterpret_cast<const float*>(words));
+  }
+};
 
-struct Bf16Page {
+struct Bf16Page : Avx2Page {
   static constexpr int kGroup = 2, kParts = 2;
   static constexpr float kOperandScale = 1, kResultScale = 1;
-  struct Operands {
-    F16L part[2];
-  };
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    const __m256i m = _mm256_set1_epi32(static_cast<int>(mask));
-    const __m256i a = _mm256_and_si256(LoadWords(words), m);
-    const __m256i b = _mm256_and_si256(LoadWords(words + 32), m);
-    return {{{WidenLow(a), WidenLow(b)}, {WidenHigh(a), WidenHigh(b)}}};
+  static constexpr int kOrder[] = {0, 1};
+  struct State {};
+  static QUIRE_INLINE F16L Part(const std::byte* words, uint32_t mask, int part, State&) {
+    const __m256i a = LoadWords(words, mask);
+    const __m256i b = LoadWords(words + 32, mask);
+    if (part == 0) return {WidenLow(a), WidenLow(b)};
+    return {WidenHigh(a), WidenHigh(b)};
   }
-  static QUIRE_INLINE F16L Accumulate(F16L acc, const Operands& x, int part, uint32_t scalar) {
-    return MulAddScalar(x.part[part], scalar, acc);
-  }
-  static QUIRE_INLINE void Pack(F16L x, uint32_t* out) { PackFloats(x, out); }
 };
 
 template <Fp8Kind kind>
-struct Fp8Page {
+struct Fp8Page : Avx2Page {
   static constexpr int kGroup = 4, kParts = 4;
   // 2^120 (e4m3) and 2^112 (e5m2) in all.
   static constexpr float kOperandScale = kind == Fp8Kind::kE4m3 ? 0x1p100f : 0x1p92f;
   static constexpr float kResultScale = 0x1p20f;
-  struct Operands {
-    F16L part[4];
+  static constexpr int kOrder[] = {0, 2, 1, 3};
+  struct State {
+    __m256i a, b;  // two codes of each word as BF16
   };
   // A code in the high byte of each 16-bit lane (whatever is in the low byte) to the BF16 of
   // value * 2^-120 or 2^-112.
@@ -344,66 +350,60 @@ struct Fp8Page {
                               _mm256_set1_epi16(static_cast<int16_t>(0x8fe0)));
     }
   }
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    const __m256i m = _mm256_set1_epi32(static_cast<int>(mask));
-    const __m256i a = _mm256_and_si256(LoadWords(words), m);
-    const __m256i b = _mm256_and_si256(LoadWords(words + 32), m);
-    const __m256i a_even = Bf16Of(_mm256_slli_epi16(a, 8)), a_odd = Bf16Of(a);
-    const __m256i b_even = Bf16Of(_mm256_slli_epi16(b, 8)), b_odd = Bf16Of(b);
-    return {{{WidenLow(a_even), WidenLow(b_even)},
-             {WidenLow(a_odd), WidenLow(b_odd)},
-             {WidenHigh(a_even), WidenHigh(b_even)},
-             {WidenHigh(a_odd), WidenHigh(b_odd)}}};
+  static QUIRE_INLINE F16L Part(const std::byte* words, uint32_t mask, int part, State& state) {
+    if (part % 2 == 0) {
+      // Words and scalars are read again for every half of the parts: kept in registers they push
+      // accumulators out of them.
+      asm volatile("" ::: "memory");
+      state.a = LoadWords(words, mask);
+      state.b = LoadWords(words + 32, mask);
+      if (part == 0) {
+        state.a = _mm256_slli_epi16(state.a, 8);
+        state.b = _mm256_slli_epi16(state.b, 8);
+      }
+      state.a = Bf16Of(state.a);
+      state.b = Bf16Of(state.b);
+      return {WidenLow(state.a), WidenLow(state.b)};
+    }
+    return {WidenHigh(state.a), WidenHigh(state.b)};
   }
-  static QUIRE_INLINE F16L Accumulate(F16L acc, const Operands& x, int part, uint32_t scalar) {
-    return MulAddScalar(x.part[part], scalar, acc);
-  }
-  static QUIRE_INLINE void Pack(F16L x, uint32_t* out) { PackFloats(x, out); }
 };
 
 #else
 
 template <int group>
-struct WidenedOperands {
-  F16L part[group];
-};
-
-// Element `element` of each word, converted by `convert(word bits shifted down)`.
-template <int group, class Fn>
-QUIRE_INLINE WidenedOperands<group> WidenWords(const std::byte* words, uint32_t mask, Fn convert) {
-  uint32_t w[16];
-  std::memcpy(w, words, sizeof(w));
-  WidenedOperands<group> r;
-  for (int part = 0; part < group; ++part) {
-    for (int i = 0; i < 16; ++i) r.part[part].v[i] = convert((w[i] & mask) >> (32 / group * part));
-  }
-  return r;
-}
-
-template <int group>
 struct PortablePage {
   static constexpr int kGroup = group, kParts = group;
   static constexpr float kOperandScale = 1, kResultScale = 1;
-  using Operands = WidenedOperands<group>;
-  static QUIRE_INLINE F16L Accumulate(const F16L& acc, const Operands& x, int part,
-                                      uint32_t scalar) {
+  static constexpr int kOrder[] = {0, 1, 2, 3};
+  struct State {};
+  static QUIRE_INLINE F16L Accumulate(const F16L& acc, const F16L& x, uint32_t scalar) {
     const float s = std::bit_cast<float>(scalar);
-    return Map([&](int i) { return acc.v[i] + x.part[part].v[i] * s; });
+    return Map([&](int i) { return acc.v[i] + x.v[i] * s; });
   }
   static QUIRE_INLINE void Pack(const F16L& x, uint32_t* out) {
     std::memcpy(out, x.v, sizeof(x.v));
   }
+
+ protected:
+  // Element `part` of each word, by `convert` from the word shifted down to it.
+  template <class Fn>
+  static QUIRE_INLINE F16L Widen(const std::byte* words, uint32_t mask, int part, Fn convert) {
+    uint32_t w[16];
+    std::memcpy(w, words, sizeof(w));
+    return Map([&](int i) { return convert((w[i] & mask) >> (32 / group * part)); });
+  }
 };
 
 struct F32Page : PortablePage<1> {
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    return WidenWords<1>(words, mask, [](uint32_t u) { return std::bit_cast<float>(u); });
+  static QUIRE_INLINE F16L Part(const std::byte* words, uint32_t mask, int part, State&) {
+    return Widen(words, mask, part, [](uint32_t u) { return std::bit_cast<float>(u); });
   }
 };
 
 struct Bf16Page : PortablePage<2> {
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    return WidenWords<2>(words, mask, [](uint32_t u) { return std::bit_cast<float>(u << 16); });
+  static QUIRE_INLINE F16L Part(const std::byte* words, uint32_t mask, int part, State&) {
+    return Widen(words, mask, part, [](uint32_t u) { return std::bit_cast<float>(u << 16); });
   }
 };
 
@@ -434,8 +434,8 @@ constexpr std::array<float, 256> kFp8Values = Fp8Values<kind>();
 
 template <Fp8Kind kind>
 struct Fp8Page : PortablePage<4> {
-  static QUIRE_INLINE Operands Convert(const std::byte* words, uint32_t mask) {
-    return WidenWords<4>(words, mask, [](uint32_t u) { return kFp8Values<kind>[u & 0xff]; });
+  static QUIRE_INLINE F16L Part(const std::byte* words, uint32_t mask, int part, State&) {
+    return Widen(words, mask, part, [](uint32_t u) { return kFp8Values<kind>[u & 0xff]; });
   }
 };
 

@@ -24,6 +24,10 @@ constexpr int kPrefetchTiles = 2;
 constexpr int64_t kLine = 64;  // bytes; 16 words
 constexpr uint32_t kWholeWord = 0xffffffffu;
 
+// Hot loops stay functions of their own: inlined into one big one, GCC 12 spills their
+// accumulators.
+#define QUIRE_NOINLINE __attribute__((noinline))
+
 QUIRE_INLINE void Prefetch(const std::byte* p) { __builtin_prefetch(p, 0, 3); }
 
 // How K, V and the scales of a tile of 16 tokens lie.
@@ -36,29 +40,44 @@ struct TileShape {
 // Scores of R rows and N tiles of 16 tokens: scores[r][n * 16 ...].
 // `q` [R][head_size] operands; `scale` [N] FP16 K scales, or null; `next` [N]: tiles to prefetch.
 template <class Page, int R, int N>
-void ScoreTiles(const TileShape& shape, const std::byte* const* k, const std::byte* const* next,
-                const std::byte* const* scale, const uint32_t* q, float* scores) {
+QUIRE_NOINLINE void ScoreTiles(const TileShape& shape, const std::byte* const* k,
+                               const std::byte* const* next, const std::byte* const* scale,
+                               const uint32_t* q, float* scores) {
   F16L acc[R][N];
   QUIRE_UNROLL
   for (int r = 0; r < R; ++r) {
     QUIRE_UNROLL
     for (int n = 0; n < N; ++n) acc[r][n] = Zero();
   }
+  // Copies: what lies in memory is read again in the loop (Fp8Page::Part).
+  const int64_t word_stride = shape.k_word_stride;
+  const int64_t q_stride = shape.head_size;
   const int32_t num_words = shape.head_size / Page::kGroup;
+  const std::byte* words[N];
+  const std::byte* ahead[N];
+  QUIRE_UNROLL
+  for (int n = 0; n < N; ++n) {
+    words[n] = k[n];
+    ahead[n] = next[n];
+  }
+  const uint32_t* scalars = q;
   for (int32_t w = 0; w < num_words; ++w) {
     QUIRE_UNROLL
     for (int n = 0; n < N; ++n) {
-      const auto x = Page::Convert(k[n] + w * shape.k_word_stride, kWholeWord);
-      Prefetch(next[n] + w * shape.k_word_stride);
+      Prefetch(ahead[n]);
+      typename Page::State state;
       QUIRE_UNROLL
       for (int part = 0; part < Page::kParts; ++part) {
+        const auto x = Page::Part(words[n], kWholeWord, part, state);
         QUIRE_UNROLL
         for (int r = 0; r < R; ++r) {
-          acc[r][n] = Page::Accumulate(acc[r][n], x, part,
-                                       q[r * shape.head_size + w * Page::kParts + part]);
+          acc[r][n] = Page::Accumulate(acc[r][n], x, scalars[r * q_stride + Page::kOrder[part]]);
         }
       }
+      words[n] += word_stride;
+      ahead[n] += word_stride;
     }
+    scalars += Page::kParts;
   }
   QUIRE_UNROLL
   for (int n = 0; n < N; ++n) {
@@ -116,35 +135,38 @@ void ScoreRows(int num_rows, int num_tiles, const TileShape& shape, const std::b
 // out[r][0 ... 16 C) += p[r] * V of one tile, the first `count` tokens. `p` [R][kAttentionChunk]
 // operands, 0 from `count` on.
 template <class Page, int R, int C>
-void AddValues(const TileShape& shape, const std::byte* v, const std::byte* next, const uint32_t* p,
-               int count, float* out, int64_t out_stride) {
+QUIRE_NOINLINE void AddValues(const TileShape& shape, const std::byte* v, const std::byte* next,
+                              const uint32_t* p, int count, float* out, int64_t out_stride) {
   F16L acc[R][C];
   QUIRE_UNROLL
   for (int r = 0; r < R; ++r) {
     QUIRE_UNROLL
     for (int c = 0; c < C; ++c) acc[r][c] = Load(out + r * out_stride + c * 16);
   }
-  const auto add_word = [&](int w, uint32_t mask) __attribute__((always_inline)) {
+  const int64_t dims_stride = shape.v_dims_stride;
+  const auto add_word = [&](uint32_t mask) __attribute__((always_inline)) {
     QUIRE_UNROLL
     for (int c = 0; c < C; ++c) {
-      const auto x = Page::Convert(v + c * shape.v_dims_stride + w * kLine, mask);
-      Prefetch(next + c * shape.v_dims_stride + w * kLine);
+      Prefetch(next + c * dims_stride);
+      typename Page::State state;
       QUIRE_UNROLL
       for (int part = 0; part < Page::kParts; ++part) {
+        const auto x = Page::Part(v + c * dims_stride, mask, part, state);
         QUIRE_UNROLL
         for (int r = 0; r < R; ++r) {
-          acc[r][c] = Page::Accumulate(acc[r][c], x, part,
-                                       p[r * kAttentionChunk + w * Page::kParts + part]);
+          acc[r][c] = Page::Accumulate(acc[r][c], x, p[r * kAttentionChunk + Page::kOrder[part]]);
         }
       }
     }
+    v += kLine;
+    next += kLine;
+    p += Page::kParts;
   };
-  const int num_words = count / Page::kGroup;
-  for (int w = 0; w < num_words; ++w) add_word(w, kWholeWord);
+  for (int w = count / Page::kGroup; w > 0; --w) add_word(kWholeWord);
   // The rest of a word is cleared before it is multiplied: it may hold anything.
   if constexpr (Page::kGroup > 1) {
     const int rest = count % Page::kGroup;
-    if (rest != 0) add_word(num_words, kWholeWord >> (32 - rest * (32 / Page::kGroup)));
+    if (rest != 0) add_word(kWholeWord >> (32 - rest * (32 / Page::kGroup)));
   }
   QUIRE_UNROLL
   for (int r = 0; r < R; ++r) {
