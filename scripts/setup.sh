@@ -6,7 +6,8 @@ packages=(
   ca-certificates git g++ cmake ninja-build ccache pkg-config python3 python3-pip curl unzip
   libgrpc++-dev protobuf-compiler-grpc protobuf-compiler libprotobuf-dev libabsl-dev
   libssl-dev libspdlog-dev libyaml-cpp-dev nlohmann-json3-dev libcli11-dev libpcre2-dev
-  libxxhash-dev libutf8proc-dev libsimdjson-dev liblzma-dev libsimde-dev libhiredis-dev prometheus-cpp-dev
+  libxxhash-dev libutf8proc-dev libsimdjson-dev liblzma-dev libedit-dev libsimde-dev libhiredis-dev
+  prometheus-cpp-dev
   libgtest-dev libgmock-dev libbenchmark-dev
   redis-server python3-grpcio python3-protobuf
 )
