@@ -370,7 +370,7 @@ absl::Status CpuBackendImpl::RunLayer(int32_t layer, const StepPlan& plan) {
   rope.positions = b_.positions;
   rope.cos = rope_.cos();
   rope.sin = rope_.sin();
-  rope.max_position = rope_.max_position();
+  rope.max_position = rope_.max_positions();
   rope.norm_eps = config_.rms_eps;
   rope.x = q;
   rope.num_heads = config_.num_q_heads;
