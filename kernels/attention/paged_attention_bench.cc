@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "benchmark/benchmark.h"
+#include "common/memory.h"
 #include "kernels/attention/paged_attention.h"
 
 namespace quire {
@@ -30,8 +31,10 @@ class Model {
   explicit Model(const Problem& p) : p_(p) {
     const int32_t blocks = (p.context + p.layout.block_size - 1) / p.layout.block_size;
     const int64_t bytes = int64_t{blocks} * p.layers * p.layout.layer_bytes();
-    pages_ = static_cast<std::byte*>(std::aligned_alloc(1 << 21, (bytes + (2 << 21)) >> 21 << 21));
-    std::memset(pages_, 0x35, bytes);  // finite in every type
+    absl::StatusOr<HugeBuffer> pages = HugeBuffer::Allocate(bytes, "pages");
+    if (!pages.ok()) std::abort();
+    pages_ = *std::move(pages);
+    std::memset(pages_.data(), 0x35, bytes);  // finite in every type
     table_.resize(int64_t{blocks} * p.layers);
     std::iota(table_.begin(), table_.end(), 0);
     std::shuffle(table_.begin(), table_.end(), std::mt19937(1));
@@ -40,7 +43,6 @@ class Model {
     kv_bytes_ = int64_t{p.context} * p.layers * p.layout.num_kv_heads *
                 (p.layout.stripe_bytes() / p.layout.block_size);
   }
-  ~Model() { std::free(pages_); }
   Model(const Model&) = delete;
 
   int64_t kv_bytes() const { return kv_bytes_; }
@@ -52,7 +54,7 @@ class Model {
     args.q = q_.data();
     args.out = out_.data();
     args.q_stride = args.out_stride = int64_t{p_.num_q_heads} * p_.layout.head_size;
-    args.kv = {pages_, p_.layout.layer_bytes()};
+    args.kv = {pages_.data(), p_.layout.layer_bytes()};
     args.layout = p_.layout;
     args.num_q_heads = p_.num_q_heads;
     args.scale = 0.0884f;
@@ -70,7 +72,7 @@ class Model {
 
  private:
   Problem p_;
-  std::byte* pages_;
+  HugeBuffer pages_;
   std::vector<int32_t> table_;
   std::vector<float> q_, out_;
   int64_t kv_bytes_;

@@ -210,18 +210,25 @@ void AddRows(int num_rows, const TileShape& shape, const std::byte* v, const std
 template <class Page>
 void SoftmaxRow(const float* scores, int count, const float* v_scales, uint32_t* p, float* max,
                 float* sum) {
+  const int whole = count / kTileTokens * kTileTokens;
+  const int rest = count - whole;
   F16L m = Broadcast(kNegativeInfinity);
-  for (int i = 0; i < count; i += kTileTokens) {
-    m = Max(m, Keep(Load(scores + i), count - i, kNegativeInfinity));
-  }
+  for (int i = 0; i < whole; i += kTileTokens) m = Max(m, Load(scores + i));
+  if (rest != 0) m = Max(m, Keep(Load(scores + whole), rest, kNegativeInfinity));
   *max = MaxLanes(m);
   m = Broadcast(*max);
   F16L total = Zero();
-  for (int i = 0; i < count; i += kTileTokens) {
-    F16L e = Keep(ExpOf(Sub(Load(scores + i), m)), count - i, 0.0f);
+  for (int i = 0; i < whole; i += kTileTokens) {
+    F16L e = ExpOf(Sub(Load(scores + i), m));
     total = Add(total, e);
-    if (v_scales != nullptr) e = Keep(Mul(e, Load(v_scales + i)), count - i, 0.0f);
+    if (v_scales != nullptr) e = Mul(e, Load(v_scales + i));
     Page::Pack(e, p + i / Page::kGroup * Page::kParts);
+  }
+  if (rest != 0) {
+    F16L e = Keep(ExpOf(Sub(Load(scores + whole), m)), rest, 0.0f);
+    total = Add(total, e);
+    if (v_scales != nullptr) e = Keep(Mul(e, Load(v_scales + whole)), rest, 0.0f);
+    Page::Pack(e, p + whole / Page::kGroup * Page::kParts);
   }
   *sum = SumLanes(total);
 }
