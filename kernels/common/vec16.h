@@ -20,6 +20,14 @@ namespace QUIRE_ISA {
 
 inline constexpr int64_t kLanes16 = 16;
 
+#if !QUIRE_SIMD_AVX512 && !QUIRE_SIMD_AVX2
+// A call, since 16 unrolled copies of the polynomial at each use are slow to compile.
+[[gnu::noinline]] inline void ExpLanes(float* lanes) {
+#pragma GCC unroll 1
+  for (int i = 0; i < 16; ++i) lanes[i] = Exp(lanes[i]);
+}
+#endif
+
 struct F32x16 {
 #if QUIRE_SIMD_AVX512
   __m512 v;
@@ -108,7 +116,7 @@ struct F32x16 {
 #elif QUIRE_SIMD_AVX2
     return {QUIRE_ISA::Exp(a.lo), QUIRE_ISA::Exp(a.hi)};
 #else
-    for (float& lane : a.v) lane = QUIRE_ISA::Exp(lane);
+    ExpLanes(a.v);
     return a;
 #endif
   }
