@@ -75,9 +75,7 @@ class EngineCore::Impl {
   void SweepEnded();
 
   // scheduler.cc
-  void ScheduleProtected();
   void ScheduleDecodes();
-  void SchedulePrefill(Sequence* s, int32_t most_rows);
   void SchedulePrefills();
   bool CanRun(const Sequence& s) const;
   bool ScheduleRows(Sequence* s, int32_t num_rows);

@@ -87,7 +87,6 @@ bool EngineCore::Impl::MakePlan(TimeUs now, StepPlan* plan, EngineOutputs* out) 
   prefill_left_ = prefill_limit_;
   protected_ = OldestRunning();
 
-  ScheduleProtected();
   ScheduleDecodes();
   SchedulePrefills();
   if (plan->tokens.empty() && flights_.empty() && !waiting_.empty()) {
@@ -125,61 +124,59 @@ Sequence* EngineCore::Impl::OldestRunning() const {
   return oldest;
 }
 
-// The oldest goes before all others: whom it needs blocks of must not be in this plan yet.
-void EngineCore::Impl::ScheduleProtected() {
-  Sequence* s = protected_;
-  if (s == nullptr || !CanRun(*s)) return;
-  if (s->num_rows_left() == 1) {
-    ScheduleRows(s, 1);
-    return;
-  }
-  // Its prefill leaves rows for decodes; behind more urgent ones it gets a block a step.
-  const bool first =
-      running_.front() == s && (waiting_.empty() || GoesBefore(*s, *waiting_.front()));
-  const int32_t num_others = static_cast<int32_t>(running_.size()) - 1;
-  const int32_t least = std::min(options_.block_size, std::max(rows_left_ / 2, 1));
-  SchedulePrefill(s, first ? std::max(least, rows_left_ - num_others) : least);
-}
-
 void EngineCore::Impl::ScheduleDecodes() {
   scratch_running_.assign(running_.begin(), running_.end());
+  if (protected_ != nullptr && protected_->num_rows_left() == 1 && CanRun(*protected_)) {
+    ScheduleRows(protected_, 1);
+  }
+  // A row is kept for the oldest if it still prefills.
+  const bool keep = protected_ != nullptr && protected_->num_rows_left() > 1 && rows_left_ > 1;
   for (Sequence* s : scratch_running_) {
-    if (rows_left_ == 0) return;
+    if (rows_left_ <= (keep ? 1 : 0)) return;
     if (s->num_rows_left() == 1 && CanRun(*s)) ScheduleRows(s, 1);
   }
 }
 
-void EngineCore::Impl::SchedulePrefill(Sequence* s, int32_t most) {
-  const int32_t wanted = s->num_rows_left();
-  const int32_t num_rows = std::min({wanted, prefill_left_, rows_left_, most});
-  if (num_rows <= 0 || !ScheduleRows(s, num_rows)) return;
-  prefill_left_ -= num_rows;
-  building_->num_prefill_rows += num_rows;
-  building_->prefill_was_limited |= num_rows < wanted && prefill_left_ == 0 && rows_left_ > 0;
-}
-
 void EngineCore::Impl::SchedulePrefills() {
+  prefill_left_ = std::min(prefill_left_, rows_left_);
+  if (prefill_left_ <= 0) return;
   scratch_running_.clear();
   for (Sequence* s : running_) {
     if (s->num_rows_left() > 1 && CanRun(*s)) scratch_running_.push_back(s);
   }
   scratch_waiting_.assign(waiting_.begin(), waiting_.end());
+  const auto prefill = [this](Sequence* s, int32_t most) {
+    const int32_t wanted = s->num_rows_left();
+    const int32_t num_rows = std::min({wanted, prefill_left_, most});
+    if (!ScheduleRows(s, num_rows)) return;
+    prefill_left_ -= num_rows;
+    building_->num_prefill_rows += num_rows;
+    building_->prefill_was_limited |= num_rows < wanted && num_rows < rows_left_ + num_rows;
+  };
+  // The oldest goes on whatever else is urgent, if only by a block a step.
+  if (protected_ != nullptr && protected_->num_rows_left() > 1 && CanRun(*protected_)) {
+    const bool first =
+        scratch_running_.front() == protected_ &&
+        (scratch_waiting_.empty() || GoesBefore(*protected_, *scratch_waiting_.front()));
+    prefill(protected_, first ? prefill_left_ : options_.block_size);
+  }
   size_t next_running = 0, next_waiting = 0;
-  while (prefill_left_ > 0 && rows_left_ > 0) {
+  bool blocked = false;
+  while (prefill_left_ > 0) {
+    if (blocked) next_waiting = scratch_waiting_.size();
     const bool has_running = next_running < scratch_running_.size();
     const bool has_waiting = next_waiting < scratch_waiting_.size();
     if (!has_running && !has_waiting) return;
     if (has_running && (!has_waiting || GoesBefore(*scratch_running_[next_running],
                                                    *scratch_waiting_[next_waiting]))) {
       Sequence* s = scratch_running_[next_running++];
-      if (CanRun(*s)) SchedulePrefill(s, prefill_left_);
+      if (CanRun(*s)) prefill(s, prefill_left_);
       continue;
     }
     Sequence* s = scratch_waiting_[next_waiting++];
     const Admission admission = Admit(s);
-    if (admission == Admission::kAdmitted && CanRun(*s)) SchedulePrefill(s, prefill_left_);
-    // Nobody overtakes who waits for memory or a place.
-    if (admission == Admission::kBlocked) next_waiting = scratch_waiting_.size();
+    blocked = admission == Admission::kBlocked;
+    if (admission == Admission::kAdmitted && CanRun(*s)) prefill(s, prefill_left_);
   }
 }
 
@@ -218,7 +215,6 @@ EngineCore::Impl::Admission EngineCore::Impl::Admit(Sequence* s) {
   RegisterComputing(s);
   Unlist(s);
   ListRunning(s);
-  if (r->started && (protected_ == nullptr || IsOlder(*s, *protected_))) protected_ = s;
   if (!r->started) {
     r->started = true;
     r->first_scheduled_us = now_;
@@ -370,12 +366,8 @@ bool EngineCore::Impl::EnsureBlocks(Sequence* s, int32_t end) {
 }
 
 Sequence* EngineCore::Impl::PickVictim(const Sequence& s, bool admission) const {
-  // A sequence that was preempted when it was not the oldest and has become that since: whoever
-  // runs now is younger.
-  const bool senior =
-      admission && s.request->started && (protected_ == nullptr || IsOlder(s, *protected_));
   const auto can_go = [&](const Sequence* v) {
-    return v != &s && (v != protected_ || senior) && v->last_step != plan_->step_id;
+    return v != &s && v != protected_ && v->last_step != plan_->step_id;
   };
   // Who waits for its client anyway goes first, whatever its rank.
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
@@ -384,8 +376,7 @@ Sequence* EngineCore::Impl::PickVictim(const Sequence& s, bool admission) const 
   for (auto it = running_.rbegin(); it != running_.rend(); ++it) {
     const Sequence* v = *it;
     if (!can_go(v)) continue;
-    const bool outranked = admission ? v->request->in.priority < s.request->in.priority ||
-                                           (senior && GoesBefore(s, *v))
+    const bool outranked = admission ? v->request->in.priority < s.request->in.priority
                                      : &s == protected_ || GoesBefore(s, *v);
     if (outranked) return *it;
   }

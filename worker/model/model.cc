@@ -81,7 +81,7 @@ absl::StatusOr<OpenedModel> OpenHuggingFace(const std::string& directory) {
   return opened;
 }
 
-absl::StatusOr<std::unique_ptr<Tokenizer>> GgufTokenizer(const GgufFile& file) {
+absl::StatusOr<TokenizerSpec> GgufTokenizerSpec(const GgufFile& file) {
   GgufTokenizerFields fields;
   fields.origin = file.path;
   ASSIGN_OR_RETURN(const auto model, file.String("tokenizer.ggml.model"));
@@ -96,8 +96,7 @@ absl::StatusOr<std::unique_ptr<Tokenizer>> GgufTokenizer(const GgufFile& file) {
   ASSIGN_OR_RETURN(fields.add_eos, file.Bool("tokenizer.ggml.add_eos_token"));
   ASSIGN_OR_RETURN(const auto chat_template, file.String("tokenizer.chat_template"));
   fields.chat_template = chat_template.value_or("");
-  ASSIGN_OR_RETURN(TokenizerSpec spec, SpecFromGgufMetadata(std::move(fields)));
-  return Tokenizer::Create(std::move(spec));
+  return SpecFromGgufMetadata(std::move(fields));
 }
 
 absl::StatusOr<OpenedModel> OpenGgufModel(const std::string& path) {
@@ -113,7 +112,9 @@ absl::StatusOr<OpenedModel> OpenGgufModel(const std::string& path) {
   if (tokenizer == nullptr || tokenizer->text == "none" || tokenizer->text == "no_vocab") {
     model.tokenizer_error = absl::StrCat(path, ": no tokenizer (key \"tokenizer.ggml.model\")");
   } else {
-    ASSIGN_OR_RETURN(model.tokenizer, GgufTokenizer(file));
+    ASSIGN_OR_RETURN(TokenizerSpec spec, GgufTokenizerSpec(file));
+    model.tokenizer_spec = std::make_shared<const TokenizerSpec>(spec);
+    ASSIGN_OR_RETURN(model.tokenizer, Tokenizer::Create(std::move(spec)));
   }
   WarnOfTokenizer(&model);
   opened.files = std::move(file.files);

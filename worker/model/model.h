@@ -45,6 +45,8 @@ struct Model {
   HugeBuffer memory;  // owns all packed matrices
   // tokenizer.json, tokenizer_config.json (Hugging Face) or "" each: what GetTokenizer hands out.
   std::string tokenizer_json, tokenizer_config_json;
+  // What the tokenizer was made of if it came from GGUF metadata, else null; GetTokenizer hands it out.
+  std::shared_ptr<const TokenizerSpec> tokenizer_spec;
 };
 
 struct LoadOptions {
