@@ -74,7 +74,8 @@ MappedFile::~MappedFile() {
 }
 
 absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  // Not blocking: a pipe put in the place of a file must not stop the program.
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) {
     const std::string message = absl::StrCat(path, ": cannot open: ", strerror(errno));
     return errno == EACCES ? absl::PermissionDeniedError(message) : absl::NotFoundError(message);

@@ -14,7 +14,7 @@
 #include "nlohmann/json.hpp"
 #include "tests/support/test_files.h"
 #include "worker/model/row_converter.h"
-#include "worker/model/weight_loader.h"
+#include "worker/model/weight_forms.h"
 
 namespace quire {
 namespace {

@@ -65,6 +65,13 @@ absl::StatusOr<std::unique_ptr<json>> ReadJsonFile(const std::string& path, int6
   return ParseJsonObject(text, path);
 }
 
+absl::StatusOr<std::string> WithStringField(std::string_view text, const std::string& origin,
+                                            const std::string& key, const std::string& value) {
+  ASSIGN_OR_RETURN(const auto object, ParseJsonObject(text.empty() ? "{}" : text, origin));
+  (*object)[key] = value;
+  return object->dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
 const json* JsonFields::Find(const std::string& key) const {
   const auto it = object_.find(key);
   return it == object_.end() || it->is_null() ? nullptr : &*it;

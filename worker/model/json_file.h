@@ -27,6 +27,10 @@ absl::StatusOr<std::unique_ptr<nlohmann::json>> ParseJsonObject(std::string_view
 absl::StatusOr<std::unique_ptr<nlohmann::json>> ReadJsonFile(const std::string& path,
                                                              int64_t max_bytes);
 
+// The object in `text` ("" = an empty one) with the text `value` for `key`, as JSON again.
+absl::StatusOr<std::string> WithStringField(std::string_view text, const std::string& origin,
+                                            const std::string& key, const std::string& value);
+
 // Fields of one JSON object. null counts as absent, everywhere. A value of the wrong type or out of
 // range is INVALID_ARGUMENT naming file, field, value and limit. Borrows the object.
 class JsonFields {

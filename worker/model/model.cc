@@ -16,6 +16,7 @@
 #include "worker/model/model_digest.h"
 #include "worker/model/safetensors.h"
 #include "worker/model/tensor_files.h"
+#include "worker/model/weight_forms.h"
 #include "worker/model/weight_loader.h"
 
 namespace quire {
@@ -46,6 +47,19 @@ void WarnOfTokenizer(Model* model) {
   }
 }
 
+// Newer directories keep the chat template in a file of its own, which goes before the one in
+// tokenizer_config.json: it is put there.
+absl::Status AddChatTemplateFile(const std::string& directory, std::string* config_json) {
+  ASSIGN_OR_RETURN(
+      const std::string source,
+      ReadOptionalFile(absl::StrCat(directory, "/chat_template.jinja"), kMaxConfigBytes));
+  if (source.empty()) return absl::OkStatus();
+  ASSIGN_OR_RETURN(*config_json,
+                   WithStringField(*config_json, absl::StrCat(directory, "/tokenizer_config.json"),
+                                   "chat_template", source));
+  return absl::OkStatus();
+}
+
 absl::StatusOr<OpenedModel> OpenHuggingFace(const std::string& directory) {
   OpenedModel opened;
   opened.model = std::make_unique<Model>();
@@ -65,11 +79,13 @@ absl::StatusOr<OpenedModel> OpenHuggingFace(const std::string& directory) {
   // Cheap checks first: all shards are looked at before the tokenizer takes its time.
   ASSIGN_OR_RETURN(opened.files, OpenSafetensorsDirectory(directory));
   RETURN_IF_ERROR(ResolveTiedEmbeddings(opened.files, opened.format, opened.config_origin, &model));
+  model.config.weights_dtype = MostCommonType(opened.files);
   const std::string tokenizer_path = absl::StrCat(directory, "/tokenizer.json");
   ASSIGN_OR_RETURN(model.tokenizer_json, ReadOptionalFile(tokenizer_path, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(
       model.tokenizer_config_json,
       ReadOptionalFile(absl::StrCat(directory, "/tokenizer_config.json"), kMaxTokenizerBytes));
+  RETURN_IF_ERROR(AddChatTemplateFile(directory, &model.tokenizer_config_json));
   if (fs::exists(tokenizer_path, error)) {
     ASSIGN_OR_RETURN(model.tokenizer,
                      Tokenizer::FromHuggingFace(model.tokenizer_json, model.tokenizer_config_json,
@@ -118,6 +134,7 @@ absl::StatusOr<OpenedModel> OpenGgufModel(const std::string& path) {
   }
   WarnOfTokenizer(&model);
   opened.files = std::move(file.files);
+  model.config.weights_dtype = MostCommonType(opened.files);
   return opened;
 }
 

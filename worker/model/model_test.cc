@@ -1,6 +1,8 @@
 // LoadModel as a whole: digest and its cache, header only, missing files, and the real SmolLM2.
 #include "worker/model/model.h"
 
+#include <sys/stat.h>
+
 #include <filesystem>
 #include <fstream>
 
@@ -60,6 +62,34 @@ TEST(Model, BrokenTokenizerIsRefused) {
   const auto model = Load(path);
   ASSERT_FALSE(model.ok());
   EXPECT_THAT(std::string(model.status().message()), HasSubstr("tokenizer.json"));
+}
+
+TEST(Model, ChatTemplateInAFileOfItsOwn) {
+  test::TempDir directory;
+  const std::string path = test::ExtractCaseModel("tiny_qwen3", directory);
+  std::ofstream(path + "/chat_template.jinja") << "{{ messages }}";
+  const auto model = LoadModelHeader(path);
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->tokenizer->chat_template(), "{{ messages }}");
+  EXPECT_THAT((*model)->tokenizer_config_json, HasSubstr("<|im_end|>"));  // the rest is kept
+}
+
+TEST(Model, APipeInPlaceOfAFileIsRefused) {
+  test::TempDir directory;
+  const std::string path = test::ExtractCaseModel("tiny_qwen3", directory);
+  fs::remove(path + "/config.json");
+  ASSERT_EQ(mkfifo((path + "/config.json").c_str(), 0600), 0);
+  const auto model = LoadModelHeader(path);
+  EXPECT_EQ(model.status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(model.status().message()), HasSubstr("config.json"));
+}
+
+TEST(Model, HeaderTellsTheTypeOfTheFile) {
+  test::TempDir directory;
+  const auto model = LoadModelHeader(test::ExtractCaseModel("gguf_good", directory));
+  ASSERT_TRUE(model.ok()) << model.status();
+  EXPECT_EQ((*model)->config.weights_dtype, "f32");
+  EXPECT_EQ((*model)->config.name, "gguf_good");
 }
 
 TEST(Model, MissingPathsAreNotFound) {

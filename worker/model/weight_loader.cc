@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 #include <map>
 #include <mutex>
 #include <set>
@@ -14,6 +15,7 @@
 #include "kernels/common/thread_pool.h"
 #include "worker/model/gguf_quants.h"
 #include "worker/model/row_converter.h"
+#include "worker/model/weight_forms.h"
 
 namespace quire {
 namespace {
@@ -58,34 +60,16 @@ struct WorkItem {
   int64_t row_begin, row_end;
 };
 
-bool IsQuantized(TensorType type) {
-  return type != TensorType::kF32 && type != TensorType::kF16 && type != TensorType::kBf16 &&
-         type != TensorType::kF8E4m3;
-}
-
-const char* WeightsName(WeightForm form) {
-  switch (form) {
-    case WeightForm::kF32:
-      return "f32";
-    case WeightForm::kBf16:
-      return "bf16";
-    case WeightForm::kInt8Channel:
-    case WeightForm::kInt8Group32:
-      return "int8";
-    case WeightForm::kInt4Group32:
-    case WeightForm::kInt4Group32Min:
-      return "int4";
-    case WeightForm::kFp8Block128:
-      return "fp8";
+// In pieces: what has been compared need not stay resident. Requires equal sizes.
+bool SameBytes(const TensorFiles& files, const TensorInfo& a, const TensorInfo& b) {
+  constexpr int64_t kPieceBytes = 4 << 20;
+  for (int64_t begin = 0; begin < a.size_bytes(); begin += kPieceBytes) {
+    const int64_t size = std::min(kPieceBytes, a.size_bytes() - begin);
+    if (std::memcmp(files.Data(a) + begin, files.Data(b) + begin, size) != 0) return false;
+    files.Release(a, begin, begin + size);
+    files.Release(b, begin, begin + size);
   }
-  return "?";
-}
-
-std::string FileTypeName(const TensorTypeInfo& type) {
-  if (type.type == TensorType::kF8E4m3) return "fp8";
-  std::string name = type.name;
-  for (char& c : name) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);
-  return name;
+  return true;
 }
 
 class WeightLoader {
@@ -123,21 +107,14 @@ class WeightLoader {
     for (MatrixPlan& plan : matrices_) plan.out->data = model_.memory.data() + plan.offset;
     if (config_.tied_embeddings) model_.head = model_.embedding;
     model_.packed_bytes = total;
-    model_.weights = Largest(form_bytes_);
-    model_.config.weights_dtype = Largest(type_bytes_);
+    model_.weights = LargestShare(form_bytes_);
+    model_.config.weights_dtype = LargestShare(type_bytes_);
     return absl::OkStatus();
   }
 
   absl::Status Pack(WeightLoadStats* stats);
 
  private:
-  static std::string Largest(const std::map<std::string, int64_t>& bytes) {
-    const auto largest =
-        std::max_element(bytes.begin(), bytes.end(),
-                         [](const auto& a, const auto& b) { return a.second < b.second; });
-    return largest == bytes.end() ? "" : largest->first;
-  }
-
   absl::Status Missing(const std::string& name) const {
     return absl::InvalidArgumentError(
         absl::StrCat(files_.files.empty() ? options_.config_origin : files_.files[0].path(),
@@ -401,56 +378,6 @@ absl::Status WeightLoader::Pack(WeightLoadStats* stats) {
 
 }  // namespace
 
-absl::StatusOr<WeightForm> FormForTensor(const TensorTypeInfo& type,
-                                         const std::string& weights_dtype, bool is_embedding) {
-  if (type.type == TensorType::kOther) {
-    return absl::UnimplementedError(absl::StrCat("type ", type.name, " is not supported"));
-  }
-  if (weights_dtype == "f32") return WeightForm::kF32;
-  if (weights_dtype == "bf16") return WeightForm::kBf16;
-  const bool is_auto = weights_dtype == "auto", is_int8 = weights_dtype == "int8";
-  if (!is_auto && !is_int8 && weights_dtype != "int4") {
-    return absl::InvalidArgumentError(absl::StrCat("weights_dtype is ", Quoted(weights_dtype),
-                                                   ", must be auto, f32, bf16, int8 or int4"));
-  }
-  switch (type.type) {
-    case TensorType::kF32:
-    case TensorType::kF16:
-    case TensorType::kBf16:
-    case TensorType::kF8E4m3:
-      if (is_int8) return WeightForm::kInt8Channel;
-      if (!is_auto) return is_embedding ? WeightForm::kInt8Channel : WeightForm::kInt4Group32Min;
-      if (type.type == TensorType::kF32) return WeightForm::kF32;
-      return type.type == TensorType::kF8E4m3 ? WeightForm::kFp8Block128 : WeightForm::kBf16;
-    case TensorType::kQ4_0:
-      return is_int8 ? WeightForm::kInt8Group32 : WeightForm::kInt4Group32;
-    case TensorType::kQ4_1:
-    case TensorType::kQ4K:
-      return is_int8 ? WeightForm::kInt8Group32 : WeightForm::kInt4Group32Min;
-    case TensorType::kQ8_0:
-    case TensorType::kQ5_0:
-    case TensorType::kQ5_1:
-    case TensorType::kQ5K:
-    case TensorType::kQ6K:
-      return is_auto || is_int8 || is_embedding ? WeightForm::kInt8Group32
-                                                : WeightForm::kInt4Group32Min;
-    case TensorType::kOther:
-      break;
-  }
-  return absl::UnimplementedError(absl::StrCat("type ", type.name, " is not supported"));
-}
-
-WeightForm CommonForm(WeightForm a, WeightForm b) {
-  if (a == b) return a;
-  const auto either = [&](WeightForm form) { return a == form || b == form; };
-  if (either(WeightForm::kF32)) return WeightForm::kF32;
-  if (either(WeightForm::kBf16) || either(WeightForm::kFp8Block128)) return WeightForm::kBf16;
-  if (either(WeightForm::kInt8Channel) || either(WeightForm::kInt8Group32)) {
-    return WeightForm::kInt8Group32;
-  }
-  return WeightForm::kInt4Group32Min;
-}
-
 absl::Status ResolveTiedEmbeddings(const TensorFiles& files, CheckpointFormat format,
                                    const std::string& config_origin, Model* model) {
   const GlobalNames& names = Globals(format);
@@ -464,10 +391,8 @@ absl::Status ResolveTiedEmbeddings(const TensorFiles& files, CheckpointFormat fo
   if (!model->config.tied_embeddings || head == nullptr || embedding == nullptr) {
     return absl::OkStatus();
   }
-  const bool equal =
-      head->type.type == embedding->type.type && head->shape == embedding->shape &&
-      head->size_bytes() == embedding->size_bytes() &&
-      std::equal(files.Data(*head), files.Data(*head) + head->size_bytes(), files.Data(*embedding));
+  const bool equal = head->type.type == embedding->type.type && head->shape == embedding->shape &&
+                     SameBytes(files, *head, *embedding);
   if (!equal) {
     model->config.tied_embeddings = false;
     model->warnings.push_back(

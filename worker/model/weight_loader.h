@@ -33,20 +33,6 @@ struct WeightLoadStats {
   int64_t staging_bytes = 0;  // peak, all threads together
 };
 
-// What --weights-dtype says about a matrix whose values the file holds in `type`. `is_embedding`
-// for the embedding table and the head.
-//            F32    F16    BF16   FP8    Q8_0 Q5_0 Q5_1 Q5_K Q6_K  Q4_0      Q4_1 Q4_K
-//   auto     f32    bf16   bf16   fp8    int8_g32                  int4_g32  int4_g32_min
-//   f32, bf16: that form
-//   int8     int8 (per channel)          int8_g32                  int8_g32  int8_g32
-//   int4     int4_g32_min (embedding and head: int8)               int4_g32  int4_g32_min
-// Errors: UNIMPLEMENTED for kOther, INVALID_ARGUMENT for an unknown weights_dtype.
-absl::StatusOr<WeightForm> FormForTensor(const TensorTypeInfo& type,
-                                         const std::string& weights_dtype, bool is_embedding);
-
-// The form that can hold rows of both: of one fused matrix.
-WeightForm CommonForm(WeightForm a, WeightForm b);
-
 // Decides whether the head is the embedding table, from configuration and file; may change
 // config.tied_embeddings and add a warning.
 // Errors: INVALID_ARGUMENT if there is neither a head nor a word that it is tied.
