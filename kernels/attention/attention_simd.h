@@ -32,7 +32,11 @@
 namespace quire::QUIRE_ISA {
 namespace {
 
+#if QUIRE_SIMD_AVX2 || QUIRE_SIMD_AVX512
 #define QUIRE_INLINE inline __attribute__((always_inline))
+#else  // vectors are arrays there: the compiler may judge
+#define QUIRE_INLINE inline
+#endif
 
 constexpr float kNegativeInfinity = -std::numeric_limits<float>::infinity();
 

@@ -19,10 +19,25 @@ namespace {
 
 constexpr int kTileTokens = 16;  // of a tile of K and V: a block, or half of one of 32
 constexpr int kChunkTiles = kAttentionChunk / kTileTokens;
-constexpr int kGroupRows = 4;  // rows in registers at once
 constexpr int kPrefetchTiles = 2;
 constexpr int64_t kLine = 64;  // bytes; 16 words
 constexpr uint32_t kWholeWord = 0xffffffffu;
+
+// How much is in flight, by rows in registers (at most kGroupRows): tiles of K, and runs of 16 dims
+// of V. A multiply-add has 4 cycles of latency and 2 start in each, so 8 accumulators of 8 lanes
+// are wanted. More dims of V at once would do for few rows, but read V in jumps: BF16 decode 20 %
+// slower.
+#if QUIRE_SIMD_AVX2 || QUIRE_SIMD_AVX512
+constexpr int kGroupRows = 4;
+constexpr int kScoreTiles[kGroupRows + 1] = {0, 4, 2, 1, 1};
+constexpr int kValueDims[kGroupRows + 1] = {0, 2, 1, 1, 1};
+#define QUIRE_UNROLL_HOT QUIRE_UNROLL
+#else
+constexpr int kGroupRows = 2;
+constexpr int kScoreTiles[kGroupRows + 1] = {0, 1, 1};
+constexpr int kValueDims[kGroupRows + 1] = {0, 1, 1};
+#define QUIRE_UNROLL_HOT
+#endif
 
 // Hot loops stay functions of their own: inlined into one big one, GCC 12 spills their
 // accumulators.
@@ -44,9 +59,9 @@ QUIRE_NOINLINE void ScoreTiles(const TileShape& shape, const std::byte* const* k
                                const std::byte* const* next, const std::byte* const* scale,
                                const uint32_t* q, float* scores) {
   F16L acc[R][N];
-  QUIRE_UNROLL
+  QUIRE_UNROLL_HOT
   for (int r = 0; r < R; ++r) {
-    QUIRE_UNROLL
+    QUIRE_UNROLL_HOT
     for (int n = 0; n < N; ++n) acc[r][n] = Zero();
   }
   // Copies: what lies in memory is read again in the loop (Fp8Page::Part).
@@ -55,21 +70,21 @@ QUIRE_NOINLINE void ScoreTiles(const TileShape& shape, const std::byte* const* k
   const int32_t num_words = shape.head_size / Page::kGroup;
   const std::byte* words[N];
   const std::byte* ahead[N];
-  QUIRE_UNROLL
+  QUIRE_UNROLL_HOT
   for (int n = 0; n < N; ++n) {
     words[n] = k[n];
     ahead[n] = next[n];
   }
   const uint32_t* scalars = q;
   for (int32_t w = 0; w < num_words; ++w) {
-    QUIRE_UNROLL
+    QUIRE_UNROLL_HOT
     for (int n = 0; n < N; ++n) {
       Prefetch(ahead[n]);
       typename Page::State state;
-      QUIRE_UNROLL
+      QUIRE_UNROLL_HOT
       for (int part = 0; part < Page::kParts; ++part) {
         const auto x = Page::Part(words[n], kWholeWord, part, state);
-        QUIRE_UNROLL
+        QUIRE_UNROLL_HOT
         for (int r = 0; r < R; ++r) {
           acc[r][n] = Page::Accumulate(acc[r][n], x, scalars[r * q_stride + Page::kOrder[part]]);
         }
@@ -79,16 +94,16 @@ QUIRE_NOINLINE void ScoreTiles(const TileShape& shape, const std::byte* const* k
     }
     scalars += Page::kParts;
   }
-  QUIRE_UNROLL
+  QUIRE_UNROLL_HOT
   for (int n = 0; n < N; ++n) {
     if (scale == nullptr) {
-      QUIRE_UNROLL
+      QUIRE_UNROLL_HOT
       for (int r = 0; r < R; ++r) {
         Store(scores + r * kAttentionChunk + n * kTileTokens, acc[r][n]);
       }
     } else {
       const F16L s = Mul(LoadHalf(scale[n]), Broadcast(Page::kResultScale));
-      QUIRE_UNROLL
+      QUIRE_UNROLL_HOT
       for (int r = 0; r < R; ++r) {
         Store(scores + r * kAttentionChunk + n * kTileTokens, Mul(acc[r][n], s));
       }
@@ -96,39 +111,23 @@ QUIRE_NOINLINE void ScoreTiles(const TileShape& shape, const std::byte* const* k
   }
 }
 
-template <class Page>
+template <class Page, int R>
 void ScoreRows(int num_rows, int num_tiles, const TileShape& shape, const std::byte* const* k,
                const std::byte* const* next, const std::byte* const* scale, const uint32_t* q,
                float* scores) {
-  int n = 0;
+  if constexpr (R > 1) {
+    if (num_rows < R) {
+      return ScoreRows<Page, R - 1>(num_rows, num_tiles, shape, k, next, scale, q, scores);
+    }
+  }
+  constexpr int N = kScoreTiles[R];
   const auto scale_at = [&](int i) { return scale == nullptr ? nullptr : scale + i; };
-  switch (num_rows) {
-    case 1:
-      for (; n + 4 <= num_tiles; n += 4) {
-        ScoreTiles<Page, 1, 4>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
-      }
-      for (; n < num_tiles; ++n) {
-        ScoreTiles<Page, 1, 1>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
-      }
-      return;
-    case 2:
-      for (; n + 2 <= num_tiles; n += 2) {
-        ScoreTiles<Page, 2, 2>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
-      }
-      for (; n < num_tiles; ++n) {
-        ScoreTiles<Page, 2, 1>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
-      }
-      return;
-    case 3:
-      for (; n < num_tiles; ++n) {
-        ScoreTiles<Page, 3, 1>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
-      }
-      return;
-    default:
-      for (; n < num_tiles; ++n) {
-        ScoreTiles<Page, 4, 1>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
-      }
-      return;
+  int n = 0;
+  for (; n + N <= num_tiles; n += N) {
+    ScoreTiles<Page, R, N>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
+  }
+  for (; n < num_tiles; ++n) {
+    ScoreTiles<Page, R, 1>(shape, k + n, next + n, scale_at(n), q, scores + n * kTileTokens);
   }
 }
 
@@ -138,21 +137,21 @@ template <class Page, int R, int C>
 QUIRE_NOINLINE void AddValues(const TileShape& shape, const std::byte* v, const std::byte* next,
                               const uint32_t* p, int count, float* out, int64_t out_stride) {
   F16L acc[R][C];
-  QUIRE_UNROLL
+  QUIRE_UNROLL_HOT
   for (int r = 0; r < R; ++r) {
-    QUIRE_UNROLL
+    QUIRE_UNROLL_HOT
     for (int c = 0; c < C; ++c) acc[r][c] = Load(out + r * out_stride + c * 16);
   }
   const int64_t dims_stride = shape.v_dims_stride;
   const auto add_word = [&](uint32_t mask) __attribute__((always_inline)) {
-    QUIRE_UNROLL
+    QUIRE_UNROLL_HOT
     for (int c = 0; c < C; ++c) {
       Prefetch(next + c * dims_stride);
       typename Page::State state;
-      QUIRE_UNROLL
+      QUIRE_UNROLL_HOT
       for (int part = 0; part < Page::kParts; ++part) {
         const auto x = Page::Part(v + c * dims_stride, mask, part, state);
-        QUIRE_UNROLL
+        QUIRE_UNROLL_HOT
         for (int r = 0; r < R; ++r) {
           acc[r][c] = Page::Accumulate(acc[r][c], x, p[r * kAttentionChunk + Page::kOrder[part]]);
         }
@@ -168,16 +167,22 @@ QUIRE_NOINLINE void AddValues(const TileShape& shape, const std::byte* v, const 
     const int rest = count % Page::kGroup;
     if (rest != 0) add_word(kWholeWord >> (32 - rest * (32 / Page::kGroup)));
   }
-  QUIRE_UNROLL
+  QUIRE_UNROLL_HOT
   for (int r = 0; r < R; ++r) {
-    QUIRE_UNROLL
+    QUIRE_UNROLL_HOT
     for (int c = 0; c < C; ++c) Store(out + r * out_stride + c * 16, acc[r][c]);
   }
 }
 
-template <class Page, int R, int C>
-void AddAllDims(const TileShape& shape, const std::byte* v, const std::byte* next,
-                const uint32_t* p, int count, float* out, int64_t out_stride) {
+template <class Page, int R>
+void AddRows(int num_rows, const TileShape& shape, const std::byte* v, const std::byte* next,
+             const uint32_t* p, int count, float* out, int64_t out_stride) {
+  if constexpr (R > 1) {
+    if (num_rows < R) {
+      return AddRows<Page, R - 1>(num_rows, shape, v, next, p, count, out, out_stride);
+    }
+  }
+  constexpr int C = kValueDims[R];
   const int num_groups = shape.head_size / 16;
   int c = 0;
   for (; c + C <= num_groups; c += C) {
@@ -187,21 +192,6 @@ void AddAllDims(const TileShape& shape, const std::byte* v, const std::byte* nex
   for (; c < num_groups; ++c) {
     AddValues<Page, R, 1>(shape, v + c * shape.v_dims_stride, next + c * shape.v_dims_stride, p,
                           count, out + c * 16, out_stride);
-  }
-}
-
-template <class Page>
-void AddRows(int num_rows, const TileShape& shape, const std::byte* v, const std::byte* next,
-             const uint32_t* p, int count, float* out, int64_t out_stride) {
-  switch (num_rows) {
-    case 1:
-      return AddAllDims<Page, 1, 4>(shape, v, next, p, count, out, out_stride);
-    case 2:
-      return AddAllDims<Page, 2, 2>(shape, v, next, p, count, out, out_stride);
-    case 3:
-      return AddAllDims<Page, 3, 1>(shape, v, next, p, count, out, out_stride);
-    default:
-      return AddAllDims<Page, 4, 1>(shape, v, next, p, count, out, out_stride);
   }
 }
 
@@ -366,10 +356,10 @@ void RunChunk(const AttentionTile& tile, int32_t chunk, int first_active,
     for (int r = first_active; r < num_rows; r += kGroupRows) {
       const int rows = std::min(kGroupRows, num_rows - r);
       if (count[r + rows - 1] <= i * kTileTokens) continue;
-      ScoreRows<Page>(rows, n, shape, tiles.k + i,
-                      (r == first_active ? tiles.next_of_k : repeat_k) + i,
-                      fp8 ? tiles.k_scales + i : nullptr, buffers.q + r * head_size,
-                      buffers.scores + r * kAttentionChunk + i * kTileTokens);
+      ScoreRows<Page, kGroupRows>(rows, n, shape, tiles.k + i,
+                                  (r == first_active ? tiles.next_of_k : repeat_k) + i,
+                                  fp8 ? tiles.k_scales + i : nullptr, buffers.q + r * head_size,
+                                  buffers.scores + r * kAttentionChunk + i * kTileTokens);
     }
   }
 
@@ -400,9 +390,9 @@ void RunChunk(const AttentionTile& tile, int32_t chunk, int first_active,
         ++rows;
       }
       if (seen > 0) {
-        AddRows<Page>(rows, shape, tiles.v[i], r == first_active ? tiles.next_of_v[i] : tiles.v[i],
-                      buffers.p + r * kAttentionChunk + p_offset, seen, partial + r * stride,
-                      stride);
+        AddRows<Page, kGroupRows>(
+            rows, shape, tiles.v[i], r == first_active ? tiles.next_of_v[i] : tiles.v[i],
+            buffers.p + r * kAttentionChunk + p_offset, seen, partial + r * stride, stride);
       }
       r += rows;
     }
