@@ -1,5 +1,6 @@
 // EngineCore::Impl: the engine core's state and its parts: engine_core.cc (messages and results),
-// scheduler.cc (plans), engine_core_check.cc (statistics and invariants). Private to this folder.
+// scheduler.cc (plans), scheduler_holds.cc (blocks and slots), engine_core_check.cc (statistics and
+// invariants). Private to this folder.
 #ifndef QUIRE_WORKER_ENGINE_ENGINE_CORE_IMPL_H_
 #define QUIRE_WORKER_ENGINE_ENGINE_CORE_IMPL_H_
 
@@ -74,8 +75,11 @@ class EngineCore::Impl {
   void Retire(Sequence* s);  // out of all lists; blocks and slot given back
   void SweepEnded();
 
-  // scheduler.cc
-  void ScheduleDecodes();
+  // scheduler.cc, scheduler_holds.cc
+  void AdmitUrgent();
+  void ScheduleProtected();
+  void ScheduleInOrder();
+  void SchedulePrefill(Sequence* s, int32_t most_rows);
   void SchedulePrefills();
   bool CanRun(const Sequence& s) const;
   bool ScheduleRows(Sequence* s, int32_t num_rows);
@@ -88,6 +92,10 @@ class EngineCore::Impl {
   bool ReserveSlots(Sequence* s);
   bool EnsureBlocks(Sequence* s, int32_t end);
   Sequence* OldestRunning() const;
+  // True for a sequence that was preempted when it was not the oldest and has become that since.
+  bool IsSenior(const Sequence& s) const {
+    return s.request->started && (protected_ == nullptr || IsOlder(s, *protected_));
+  }
   // Whom `s` may take blocks (or a place) from; null if nobody.
   Sequence* PickVictim(const Sequence& s, bool admission) const;
   void Preempt(Sequence* s);

@@ -3,6 +3,7 @@
 // TEST_SEED=n replays one world; TEST_EVENTS=n runs so many events (for long runs).
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -48,7 +49,7 @@ class World {
     options.max_step_us = Chance(30) ? 20 : 100'000;
     if (Chance(15)) {
       options.paged = false;
-      options.max_model_len = Between(20, options.max_model_len);
+      options.max_model_len = Between(std::min(20, options.max_model_len), options.max_model_len);
     }
     if (Chance(20)) options.tokenizer = nullptr;
     plain_ = Chance(50);  // no priorities, no lack of credits: the oldest runs all the time
