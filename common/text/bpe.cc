@@ -191,49 +191,49 @@ void BpeMerger::MergeShort(BpeScratch& scratch, std::vector<TokenId>& out) const
   out.insert(out.end(), ids, ids + n);
 }
 
-// A linked list of parts and a heap of candidate merges; outdated candidates are dropped when they
-// come up.
+// A linked list of parts and a heap of candidate merges; a candidate is outdated, and dropped when
+// it comes up, if the pair that starts at its place has another rank by then.
 void BpeMerger::MergeLong(BpeScratch& scratch, std::vector<TokenId>& out) const {
   std::vector<TokenId>& ids = scratch.ids;
   std::vector<uint32_t>& previous = scratch.previous;
   std::vector<uint32_t>& next = scratch.next;
-  std::vector<BpeScratch::Candidate>& heap = scratch.heap;
+  std::vector<uint32_t>& ranks = scratch.ranks;
+  std::vector<TokenId>& merged = scratch.merged;
+  std::vector<uint64_t>& heap = scratch.heap;
   const auto n = static_cast<uint32_t>(ids.size());
   previous.resize(n);
   next.resize(n);
+  ranks.resize(n);
+  merged.resize(n);
   heap.clear();
-  const auto consider = [&](uint32_t left, uint32_t right) {
-    const Pair pair = Find(ids[left], ids[right]);
+  const auto look_up = [&](uint32_t left) {
+    const Pair pair = next[left] == n ? Pair{kNoRank, kNoToken} : Find(ids[left], ids[next[left]]);
+    ranks[left] = pair.rank;
+    merged[left] = pair.merged;
     if (pair.rank == kNoRank) return false;
-    heap.push_back({pair.rank, left, ids[left], ids[right], pair.merged});
+    heap.push_back(static_cast<uint64_t>(pair.rank) << 32 | left);
     return true;
   };
   for (uint32_t i = 0; i < n; ++i) {
     previous[i] = i - 1;  // of the first: never used
     next[i] = i + 1;      // n = end
-    if (i + 1 < n) consider(i, i + 1);
   }
-  constexpr auto kLater = std::greater<BpeScratch::Candidate>();
+  for (uint32_t i = 0; i < n; ++i) look_up(i);
+  constexpr auto kLater = std::greater<uint64_t>();
   std::make_heap(heap.begin(), heap.end(), kLater);
   while (!heap.empty()) {
     std::pop_heap(heap.begin(), heap.end(), kLater);
-    const BpeScratch::Candidate c = heap.back();
+    const uint64_t candidate = heap.back();
     heap.pop_back();
-    // A part that was swallowed holds kNoToken, one that grew another id: either way it is
-    // outdated. Equal ids at the same place are as good as the pair that was meant.
-    if (ids[c.left] != c.left_id) continue;
-    const uint32_t right = next[c.left];
-    if (right == n || ids[right] != c.right_id) continue;
-    ids[c.left] = c.merged;
-    ids[right] = kNoToken;
-    next[c.left] = next[right];
-    if (next[right] != n) {
-      previous[next[right]] = c.left;
-      if (consider(c.left, next[c.left])) std::push_heap(heap.begin(), heap.end(), kLater);
-    }
-    if (c.left != 0 && consider(previous[c.left], c.left)) {
-      std::push_heap(heap.begin(), heap.end(), kLater);
-    }
+    const auto left = static_cast<uint32_t>(candidate & UINT32_MAX);
+    if (ranks[left] != static_cast<uint32_t>(candidate >> 32)) continue;
+    const uint32_t right = next[left];
+    ids[left] = merged[left];
+    ranks[right] = kNoRank;  // swallowed: no pair starts there any more
+    next[left] = next[right];
+    if (next[right] != n) previous[next[right]] = left;
+    if (look_up(left)) std::push_heap(heap.begin(), heap.end(), kLater);
+    if (left != 0 && look_up(previous[left])) std::push_heap(heap.begin(), heap.end(), kLater);
   }
   for (uint32_t i = 0; i < n; i = next[i]) out.push_back(ids[i]);
 }

@@ -18,18 +18,11 @@ namespace quire {
 
 // Memory that merging reuses from piece to piece, so that it allocates nothing once warm.
 struct BpeScratch {
-  struct Candidate {
-    uint32_t rank;
-    uint32_t left;              // byte position of the left part
-    TokenId left_id, right_id;  // stale unless both still stand there
-    TokenId merged;
-    bool operator>(const Candidate& o) const {
-      return rank != o.rank ? rank > o.rank : left > o.left;
-    }
-  };
   std::vector<TokenId> ids;  // the parts, then the result
   std::vector<uint32_t> previous, next;
-  std::vector<Candidate> heap;
+  std::vector<uint32_t> ranks;  // of the pair that starts at a part
+  std::vector<TokenId> merged;  // what that pair becomes
+  std::vector<uint64_t> heap;   // rank << 32 | place of the left part
 };
 
 class BpeMerger {

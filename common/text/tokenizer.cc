@@ -18,10 +18,8 @@
 namespace quire {
 namespace {
 
-// Ids index tables: far above any real vocabulary (the largest known have 262,144), low enough that
-// a hostile id costs megabytes, not gigabytes.
-constexpr size_t kMaxVocab = size_t{1} << 22;
-constexpr size_t kMaxMerges = size_t{1} << 23;
+constexpr size_t kMaxVocab = size_t{kMaxTokenId} + 1;
+constexpr size_t kMaxMerges = size_t{1} << 22;
 // Longer than the longest real token (runs of blanks) by two orders of magnitude.
 constexpr size_t kMaxTokenBytes = size_t{1} << 14;
 

@@ -23,6 +23,10 @@ namespace quire {
 
 using TokenId = int32_t;
 
+// Ids index tables: four times the largest vocabulary known (262,144), and low enough that a
+// hostile id costs megabytes, not gigabytes.
+inline constexpr TokenId kMaxTokenId = (1 << 20) - 1;
+
 enum class PreTokenizer { kGpt2, kSmolLm, kQwen2, kLlama3, kCl100k };
 
 // What a tokenizer is made of, whatever file it came from. Untrusted until Tokenizer::Create.
@@ -55,7 +59,8 @@ class Tokenizer {
   virtual ~Tokenizer() = default;
 
   // Errors: INVALID_ARGUMENT naming origin, field and value (cyclic or unknown merges, ids past the
-  // limit, duplicate tokens, ...).
+  // limit, duplicate tokens, ...); UNIMPLEMENTED likewise for what is well-formed but not
+  // supported.
   static absl::StatusOr<std::unique_ptr<Tokenizer>> Create(TokenizerSpec spec);
 
   // `json` is the content of tokenizer.json, `config_json` of tokenizer_config.json ("" = none).

@@ -21,7 +21,6 @@ using simdjson::dom::object;
 
 // The vocabulary of a real model is 11 MB; this bounds what parsing may take.
 constexpr size_t kMaxJsonBytes = size_t{256} << 20;
-constexpr int64_t kMaxId = (int64_t{1} << 22) - 1;  // as Tokenizer::Create has it
 
 std::string Shown(element value) {
   std::string text = simdjson::minify(value);
@@ -85,8 +84,8 @@ class Field {
   }
   absl::StatusOr<TokenId> Id() const {
     int64_t id = 0;
-    if (!present_ || value_.get(id) || id < 0 || id > kMaxId) {
-      return WrongType(absl::StrCat("an id from 0 to ", kMaxId));
+    if (!present_ || value_.get(id) || id < 0 || id > kMaxTokenId) {
+      return WrongType(absl::StrCat("an id from 0 to ", kMaxTokenId));
     }
     return static_cast<TokenId>(id);
   }
@@ -145,9 +144,9 @@ absl::Status ReadVocab(const Field& vocab, TokenizerSpec& spec) {
                           "\"]");
     };
     int64_t id = 0;
-    if (entry.value.get(id) || id < 0 || id > kMaxId) {
+    if (entry.value.get(id) || id < 0 || id > kMaxTokenId) {
       return absl::InvalidArgumentError(
-          absl::StrCat(name(), " is ", Shown(entry.value), ", not an id from 0 to ", kMaxId));
+          absl::StrCat(name(), " is ", Shown(entry.value), ", not an id from 0 to ", kMaxTokenId));
     }
     if (token.empty())
       return absl::InvalidArgumentError(absl::StrCat(name(), " is an empty token"));
