@@ -139,11 +139,15 @@ void DequantizeToF32(TensorType type, const std::byte* bytes, int64_t count, flo
       std::memcpy(out, bytes, count * sizeof(float));
       return;
     case TensorType::kF16:
+      for (int64_t i = 0; i < count; ++i) {
+        out[i] = LoadF16(reinterpret_cast<const uint8_t*>(bytes) + 2 * i);
+      }
+      return;
     case TensorType::kBf16:
       for (int64_t i = 0; i < count; ++i) {
         uint16_t bits;
         std::memcpy(&bits, bytes + 2 * i, 2);
-        out[i] = type == TensorType::kF16 ? F16ToF32(bits) : Bf16ToF32(bits);
+        out[i] = Bf16ToF32(bits);
       }
       return;
     case TensorType::kF8E4m3:

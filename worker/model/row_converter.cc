@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <cstring>
 
@@ -25,6 +26,16 @@ uint16_t LoadU16(const uint8_t* p) {
   uint16_t value;
   std::memcpy(&value, p, 2);
   return value;
+}
+
+// The index of the first infinity or NaN, or `count`. Without a branch in the common case.
+int64_t FirstNotFinite(const float* x, int64_t count) {
+  uint32_t any = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    any |= (std::bit_cast<uint32_t>(x[i]) & 0x7f800000u) == 0x7f800000u ? 1u : 0u;
+  }
+  if (any == 0) return count;
+  return std::find_if(x, x + count, [](float value) { return !std::isfinite(value); }) - x;
 }
 
 std::array<float, 256> Fp8Table() {
@@ -245,13 +256,11 @@ absl::Status RowConverter::Convert(const RowSource& source, int64_t row, int64_t
   }
 
   const float* floats = FloatRows(source, row, count, raw);
-  for (int64_t i = 0; i < size; ++i) {
-    if (!std::isfinite(floats[i])) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(source.files->Path(*source.tensor), ": tensor ", Quoted(source.tensor->name),
-                       ": row ", row + i / k, " holds ", floats[i], " at ", i % k,
-                       ", only finite values can be quantised to ", WeightFormName(form)));
-    }
+  if (const int64_t i = FirstNotFinite(floats, size); i < size) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(source.files->Path(*source.tensor), ": tensor ", Quoted(source.tensor->name),
+                     ": row ", row + i / k, " holds ", floats[i], " at ", i % k,
+                     ", only finite values can be quantised to ", WeightFormName(form)));
   }
   const bool is_int4 = form == WeightForm::kInt4Group32 || form == WeightForm::kInt4Group32Min;
   values_.resize(is_int4 ? size / 2 : size);
