@@ -35,6 +35,27 @@ inline F LoadF16(const void* p) {  // 8 of them
   return _mm256_cvtph_ps(_mm_loadu_si128(static_cast<const __m128i*>(p)));
 }
 
+// Direct kernels that read one panel ask for the next one meanwhile: a second DRAM stream. With
+// more panels at a time there are streams enough.
+template <int P>
+constexpr bool kDirectAsks = P == 1;
+
+// Asks for the packed bytes that come next, a line at a time, while the kernel computes. Without
+// any (null) it asks for `here` over and over, which costs an instruction and no branch.
+class Ahead {
+ public:
+  Ahead(const std::byte* next, const std::byte* here, int64_t step = 64)
+      : at_(next != nullptr ? next : here), step_(next != nullptr ? step : 0) {}
+  void Ask() {
+    _mm_prefetch(at_, _MM_HINT_T1);
+    at_ += step_;
+  }
+
+ private:
+  const std::byte* at_;
+  int64_t step_;
+};
+
 }  // namespace quire::QUIRE_ISA
 
 #endif  // QUIRE_KERNELS_GEMM_AVX2_COMMON_H_

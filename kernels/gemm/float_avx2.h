@@ -48,6 +48,7 @@ struct FloatOps {
   static constexpr Activation kActivation = Activation::kF32;
   static constexpr bool kGrouped = false;
   static_assert(kDepthTile * 64 <= kSliceBytes);
+  static constexpr int kAskEvery = form == WeightForm::kF32 ? 1 : form == WeightForm::kBf16 ? 2 : 4;
 
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
   // Start of the 128 k that begin at k.
@@ -58,16 +59,22 @@ struct FloatOps {
 
   template <int MR, int P>
   __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
-                                               int64_t panel_bytes, int64_t k_total, float* tile) {
+                                               int64_t panel_bytes, int64_t k_total,
+                                               const std::byte* next, float* tile) {
     const float* a = reinterpret_cast<const float*>(x.words);
     F c[MR][P][2];
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int p = 0; p < P; ++p) c[i][p][0] = c[i][p][1] = _mm256_setzero_ps();
     }
+    Ahead ahead(next, panel, form == WeightForm::kFp8Block128 ? 32 : 64);
     for (int64_t begin = 0; begin < k_total; begin += kFp8Block) {
       const std::byte* block = panel + BlockAt(begin);
       const int64_t count = Min(kFp8Block, k_total - begin);
       for (int64_t k = 0; k < count; k += 2, a += 2 * MR) {
+        if constexpr (kDirectAsks<P>) {
+          ahead.Ask();
+          if (form == WeightForm::kF32) ahead.Ask();
+        }
         QUIRE_UNROLL for (int p = 0; p < P; ++p) {
           F w[2][2];
           LoadTwo<form>(block + p * panel_bytes, k, w);
@@ -89,13 +96,14 @@ struct FloatOps {
     }
   }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
-                                std::byte* scratch) {
-    if constexpr (form == WeightForm::kF32) return panel + BlockAt(begin);
+  static int64_t SliceAt(int64_t k) { return BlockAt(k); }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
+    if constexpr (form == WeightForm::kF32) return packed;
     float* out = reinterpret_cast<float*>(scratch);
-    for (int64_t k = begin; k < begin + count; k += 2, out += 32) {
+    for (int64_t k = 0; k < count; k += 2, out += 32) {
       F w[2][2];
-      LoadTwo<form>(panel + BlockAt(k / kFp8Block * kFp8Block), k % kFp8Block, w);
+      LoadTwo<form>(packed + BlockAt(k / kFp8Block * kFp8Block), k % kFp8Block, w);
       _mm256_store_ps(out, w[0][0]);
       _mm256_store_ps(out + 8, w[0][1]);
       _mm256_store_ps(out + 16, w[1][0]);
@@ -106,7 +114,7 @@ struct FloatOps {
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte* next, float* tile) {
     const float* a = reinterpret_cast<const float*>(x.words);
     const float* w = reinterpret_cast<const float*>(slice);
     F c[MR][2];
@@ -115,13 +123,20 @@ struct FloatOps {
         c[i][j] = first ? _mm256_setzero_ps() : _mm256_load_ps(tile + i * 16 + j * 8);
       }
     }
-    for (int64_t k = 0; k < count; ++k, w += 16, a += MR) {
-      const F b0 = _mm256_load_ps(w);
-      const F b1 = _mm256_load_ps(w + 8);
-      QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
-        const F v = _mm256_broadcast_ss(a + i);
-        c[i][0] = _mm256_fmadd_ps(v, b0, c[i][0]);
-        c[i][1] = _mm256_fmadd_ps(v, b1, c[i][1]);
+    Ahead ahead(next, slice);
+    for (int64_t k = 0; k < count; k += 4, w += 64, a += 4 * MR) {
+      QUIRE_UNROLL
+      for (int t = 0; t < 4; ++t) {
+        // What 4 of k take in packed memory: 4, 2 or 1 lines.
+        if (t % kAskEvery == 0) ahead.Ask();
+        const F b0 = _mm256_load_ps(w + t * 16);
+        const F b1 = _mm256_load_ps(w + t * 16 + 8);
+        QUIRE_UNROLL
+        for (int i = 0; i < MR; ++i) {
+          const F v = _mm256_broadcast_ss(a + t * MR + i);
+          c[i][0] = _mm256_fmadd_ps(v, b0, c[i][0]);
+          c[i][1] = _mm256_fmadd_ps(v, b1, c[i][1]);
+        }
       }
     }
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {

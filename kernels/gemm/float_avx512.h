@@ -60,14 +60,12 @@ struct FloatOps<WeightForm::kF32> : Avx512Base {
   static constexpr Activation kActivation = Activation::kF32;
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t,
-                                std::byte*) {
-    return panel + Layout::ValueAt(0, begin);
-  }
+  static int64_t SliceAt(int64_t k) { return Layout::ValueAt(0, k); }
+  static const std::byte* Slice(const std::byte* packed, int64_t, std::byte*) { return packed; }
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte*, float* tile) {
     const float* a = reinterpret_cast<const float*>(x.words);
     const float* w = reinterpret_cast<const float*>(slice);
     __m512 c[MR][2];
@@ -91,14 +89,12 @@ struct FloatOps<WeightForm::kBf16> : Avx512Base {
   static constexpr Activation kActivation = Activation::kBf16Pair;
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t,
-                                std::byte*) {
-    return panel + Layout::ValueAt(0, begin);
-  }
+  static int64_t SliceAt(int64_t k) { return Layout::ValueAt(0, k); }
+  static const std::byte* Slice(const std::byte* packed, int64_t, std::byte*) { return packed; }
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte*, float* tile) {
     __m512 c[MR][2];
     LoadTile<MR>(c, tile, first);
     DotPairs<MR>(c, x.words, slice, count / 2);
@@ -133,13 +129,14 @@ struct FloatOps<WeightForm::kFp8Block128> : Avx512Base {
         _mm512_and_si512(high, _mm512_set1_epi32(static_cast<int>(0xffff0000u))));
   }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
-                                std::byte* scratch) {
+  static int64_t SliceAt(int64_t k) { return k / kFp8Block * Layout::kFp8BlockBytes; }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
     std::byte* out = scratch;
-    for (int64_t k = begin; k < begin + count; k += kFp8Block, out += kSliceBlockBytes) {
-      const std::byte* block = panel + k / kFp8Block * Layout::kFp8BlockBytes;
+    for (int64_t k = 0; k < count; k += kFp8Block, out += kSliceBlockBytes) {
+      const std::byte* block = packed + k / kFp8Block * Layout::kFp8BlockBytes;
       std::memcpy(out, block, 128);
-      const int64_t pairs = Min(kFp8Block, begin + count - k) / 2;
+      const int64_t pairs = Min(kFp8Block, count - k) / 2;
       for (int64_t i = 0; i < pairs * 2; ++i) {
         _mm512_storeu_si512(out + 128 + i * 64, WidenPairs(block + 128 + i * 32));
       }
@@ -149,7 +146,7 @@ struct FloatOps<WeightForm::kFp8Block128> : Avx512Base {
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte*, float* tile) {
     if (first) std::memset(tile, 0, MR * 32 * sizeof(float));
     const uint32_t* words = x.words;
     for (int64_t k = 0; k < count; k += kFp8Block, slice += kSliceBlockBytes) {

@@ -7,15 +7,18 @@
 //   kDirectRows                        at most so many rows run Direct; 0: there is none
 //   kDepthTile                         k of one slice (a multiple of 128)
 //   PanelBytes(k)
-//   Direct<MR, P>(RowBlock, panel, panel_bytes, k, tile)
+//   Direct<MR, P>(RowBlock, panel, panel_bytes, k, next, tile)
 //       P panels at a time straight from packed memory: latency is hidden, and DRAM fed, by more
 //       columns, never by splitting k. tile [MR][P * kPanelRows]
-//   Slice(panel, k_total, k_begin, k_count, scratch) -> const std::byte*
+//   SliceAt(k)
+//       byte offset in a panel of the slice that begins at k, a multiple of kDepthTile
+//   Slice(packed, k_count, scratch) -> const std::byte*
 //       the slice as Block reads it: widened into scratch (kSliceBytes), or where it lies
-//   Block<MR>(RowBlock, slice, k_count, first, tile)
+//   Block<MR>(RowBlock, slice, k_count, first, next, tile)
 //       adds the slice's products to tile [MR][kPanelRows]; `first`: begins the chains at zero
-//   Finish(tile, ld, rows, columns, scales, panel, k)
-//       turns what the chains hold into F32; does nothing where they are F32
+//   (`next`: packed bytes that this thread reads next, to ask for meanwhile; null: none)
+//   Finish(chains, x_scale, x_sum, panel, k)
+//       turns what the kPanelRows chains of a row hold into F32; nothing where they are F32
 //
 // A chain that goes through the tile between slices is stored and loaded as it is, so slices do
 // not change a bit, and Direct and Block do the same operations in the same order.
@@ -140,7 +143,8 @@ class GemmRun {
     const RowBlock x = BlockAt(0, MR, 0);
     alignas(64) float tile[MR * P * kR];
     for (; begin + P <= end; begin += P) {
-      Ops::template Direct<MR, P>(x, Panel(begin), panel_bytes_, k_, tile);
+      const std::byte* next = begin + P < end ? Panel(begin + P) : nullptr;
+      Ops::template Direct<MR, P>(x, Panel(begin), panel_bytes_, k_, next, tile);
       for (int64_t p = 0; p < P; ++p) {
         Store(tile + p * kR, P * kR, 0, MR, begin + p);
       }
@@ -192,12 +196,19 @@ class GemmRun {
     for (int64_t k = 0; k < k_; k += Ops::kDepthTile) {
       const int64_t k_count = Min(Ops::kDepthTile, k_ - k);
       for (int64_t p = panel_begin; p < panel_end; ++p) {
-        const std::byte* slice = Ops::Slice(Panel(p), k_, k, k_count, slice_memory);
+        const std::byte* slice = Ops::Slice(Panel(p) + Ops::SliceAt(k), k_count, slice_memory);
+        const std::byte* next = nullptr;
+        if (p + 1 < panel_end) {
+          next = Panel(p + 1) + Ops::SliceAt(k);
+        } else if (k + k_count < k_) {
+          next = Panel(panel_begin) + Ops::SliceAt(k + k_count);
+        }
         float* panel_tile = tile + (p - panel_begin) * tile_rows * kR;
         for (int64_t row = row_begin; row < row_end; row += Ops::kBlockRows) {
           WithRows<Ops::kBlockRows>(Min(Ops::kBlockRows, row_end - row), [&](auto rows) {
             constexpr int MR = decltype(rows)::value;
             Ops::template Block<MR>(BlockAt(row, MR, k), slice, k_count, k == 0,
+                                    row == row_begin ? next : nullptr,
                                     panel_tile + (row - row_begin) * kR);
           });
         }

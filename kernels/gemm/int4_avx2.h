@@ -42,12 +42,14 @@ struct Int4Ops {
 
   template <int MR, int P>
   __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
-                                               int64_t panel_bytes, int64_t k_total, float* tile) {
+                                               int64_t panel_bytes, int64_t k_total,
+                                               const std::byte* next, float* tile) {
     const I low = _mm256_set1_epi8(15);
     F f[MR][P][2];
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int p = 0; p < P; ++p) f[i][p][0] = f[i][p][1] = _mm256_setzero_ps();
     }
+    Ahead ahead(next, panel);
     for (int64_t g = 0; g < k_total / kGroup; ++g, panel += Layout::kGroupBytes) {
       const uint32_t* a = x.words + g * 8 * MR;
       QUIRE_UNROLL for (int p = 0; p < P; ++p) {
@@ -56,6 +58,9 @@ struct Int4Ops {
           I c[MR];
           QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i] = _mm256_setzero_si256();
           QUIRE_UNROLL for (int q = 0; q < 4; ++q) {
+            if constexpr (kDirectAsks<P>) {
+              if (q < 2 || (q == 2 && j == 0)) ahead.Ask();
+            }
             const I w = Load(b + q * 64);
             const I first = _mm256_and_si256(w, low);
             const I second = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
@@ -83,10 +88,11 @@ struct Int4Ops {
   }
 
   // A group: u8 [8 k-quads][2][8 columns][4].
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
-                                std::byte* scratch) {
+  static int64_t SliceAt(int64_t k) { return k / kGroup * Layout::kGroupBytes; }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
     const I low = _mm256_set1_epi8(15);
-    const std::byte* from = panel + begin / kGroup * Layout::kGroupBytes;
+    const std::byte* from = packed;
     std::byte* out = scratch;
     for (int64_t g = 0; g < count / kGroup; ++g) {
       QUIRE_UNROLL for (int t = 0; t < 8; ++t) {
@@ -107,17 +113,19 @@ struct Int4Ops {
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte* next, float* tile) {
     if (first) {
       QUIRE_UNROLL for (int i = 0; i < 2 * MR; ++i) {
         _mm256_store_ps(tile + i * 8, _mm256_setzero_ps());
       }
     }
     const uint32_t* a = x.words;
+    Ahead ahead(next, slice);
     for (int64_t g = 0; g < count / kGroup; ++g, slice += kSliceGroupBytes) {
       I c[MR][2];
       QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = _mm256_setzero_si256();
       QUIRE_UNROLL for (int q = 0; q < 8; ++q, a += MR) {
+        if (q < 5) ahead.Ask();  // 288 or 320 packed bytes a group
         const I b0 = Load(slice + q * 64);
         const I b1 = Load(slice + q * 64 + 32);
         QUIRE_UNROLL for (int i = 0; i < MR; ++i) {

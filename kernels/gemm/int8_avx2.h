@@ -30,13 +30,16 @@ struct Int8ChannelOps {
 
   template <int MR, int P>
   __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
-                                               int64_t panel_bytes, int64_t k_total, float* tile) {
+                                               int64_t panel_bytes, int64_t k_total,
+                                               const std::byte* next, float* tile) {
     Sum32 c[P][MR][2];
     QUIRE_UNROLL for (int p = 0; p < P; ++p) {
       QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[p][i][0] = c[p][i][1] = Sum32{};
     }
     const uint32_t* a = x.words;
+    Ahead ahead(next, panel, 32);
     for (int64_t k = 0; k < k_total; k += 2, a += MR, panel += 32) {
+      if constexpr (kDirectAsks<P>) ahead.Ask();
       QUIRE_UNROLL for (int p = 0; p < P; ++p) {
         const I b0 = Load128As16(panel + p * panel_bytes);
         const I b1 = Load128As16(panel + p * panel_bytes + 16);
@@ -52,17 +55,17 @@ struct Int8ChannelOps {
     }
   }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
-                                std::byte* scratch) {
-    const std::byte* from = panel + Layout::ValueAt(0, begin);
+  static int64_t SliceAt(int64_t k) { return Layout::ValueAt(0, k); }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
     I* out = reinterpret_cast<I*>(scratch);
-    for (int64_t k = 0; k < count; ++k) _mm256_store_si256(out + k, Load128As16(from + k * 16));
+    for (int64_t k = 0; k < count; ++k) _mm256_store_si256(out + k, Load128As16(packed + k * 16));
     return scratch;
   }
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte* next, float* tile) {
     Sum32 c[MR][2];
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
@@ -70,10 +73,16 @@ struct Int8ChannelOps {
       }
     }
     const uint32_t* a = x.words;
-    for (int64_t k = 0; k < count; k += 2, slice += 64, a += MR) {
-      const I b0 = Load(slice);
-      const I b1 = Load(slice + 32);
-      QUIRE_UNROLL for (int i = 0; i < MR; ++i) MaddTwo(c[i], Broadcast(a + i), b0, b1);
+    Ahead ahead(next, slice);
+    for (int64_t k = 0; k < count; k += 4, slice += 128, a += 2 * MR) {
+      ahead.Ask();  // 64 packed bytes are 4 of k
+      QUIRE_UNROLL
+      for (int t = 0; t < 2; ++t) {
+        const I b0 = Load(slice + t * 64);
+        const I b1 = Load(slice + t * 64 + 32);
+        QUIRE_UNROLL
+        for (int i = 0; i < MR; ++i) MaddTwo(c[i], Broadcast(a + t * MR + i), b0, b1);
+      }
     }
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
@@ -114,17 +123,22 @@ struct Int8GroupOps {
 
   template <int MR, int P>
   __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
-                                               int64_t panel_bytes, int64_t k_total, float* tile) {
+                                               int64_t panel_bytes, int64_t k_total,
+                                               const std::byte* next, float* tile) {
     F f[P][MR][2];
     QUIRE_UNROLL for (int p = 0; p < P; ++p) {
       QUIRE_UNROLL for (int i = 0; i < MR; ++i) f[p][i][0] = f[p][i][1] = _mm256_setzero_ps();
     }
+    Ahead ahead(next, panel);
     for (int64_t g = 0; g < k_total / kGroup; ++g, panel += Layout::kGroupBytes) {
       QUIRE_UNROLL for (int p = 0; p < P; ++p) {
         const std::byte* b = panel + p * panel_bytes;
         Sum32 c[MR][2];
         QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = Sum32{};
         QUIRE_UNROLL for (int q = 0; q < 16; ++q) {
+          if constexpr (kDirectAsks<P>) {
+            if (q % 2 == 0 || q == 15) ahead.Ask();
+          }
           const I b0 = Load128As16(b + q * 32);
           const I b1 = Load128As16(b + q * 32 + 16);
           QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
@@ -147,9 +161,10 @@ struct Int8GroupOps {
     }
   }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
-                                std::byte* scratch) {
-    const std::byte* from = panel + begin / kGroup * Layout::kGroupBytes;
+  static int64_t SliceAt(int64_t k) { return k / kGroup * Layout::kGroupBytes; }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
+    const std::byte* from = packed;
     std::byte* out = scratch;
     for (int64_t g = 0; g < count / kGroup; ++g) {
       for (int64_t q = 0; q < 32; ++q) {
@@ -165,17 +180,19 @@ struct Int8GroupOps {
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte* next, float* tile) {
     if (first) {
       QUIRE_UNROLL for (int i = 0; i < 2 * MR; ++i) {
         _mm256_store_ps(tile + i * 8, _mm256_setzero_ps());
       }
     }
     const uint32_t* a = x.words;
+    Ahead ahead(next, slice);
     for (int64_t g = 0; g < count / kGroup; ++g, slice += kSliceGroupBytes) {
       Sum32 c[MR][2];
       QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = Sum32{};
       QUIRE_UNROLL for (int q = 0; q < 16; ++q, a += MR) {
+        if (q % 2 == 0 || q == 15) ahead.Ask();  // 544 packed bytes a group
         const I b0 = Load(slice + q * 64);
         const I b1 = Load(slice + q * 64 + 32);
         QUIRE_UNROLL for (int i = 0; i < MR; ++i) MaddTwo(c[i], Broadcast(a + i), b0, b1);

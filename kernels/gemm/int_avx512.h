@@ -48,14 +48,12 @@ struct Int8ChannelOps : IntAvx512Base {
   static constexpr bool kGrouped = false;
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t,
-                                std::byte*) {
-    return panel + Layout::ValueAt(0, begin);
-  }
+  static int64_t SliceAt(int64_t k) { return Layout::ValueAt(0, k); }
+  static const std::byte* Slice(const std::byte* packed, int64_t, std::byte*) { return packed; }
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte*, float* tile) {
     __m512i c[MR][2];
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
@@ -99,10 +97,8 @@ struct GroupOps : IntAvx512Base {
   static constexpr bool kGrouped = true;
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t,
-                                std::byte*) {
-    return panel + begin / kGroup * Layout::kGroupBytes;
-  }
+  static int64_t SliceAt(int64_t k) { return k / kGroup * Layout::kGroupBytes; }
+  static const std::byte* Slice(const std::byte* packed, int64_t, std::byte*) { return packed; }
 
   // The exact sums of one group: c[i][j] = sum over 32 of k of weight code * x code.
   template <int MR>
@@ -140,7 +136,7 @@ struct GroupOps : IntAvx512Base {
 
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
-                                              bool first, float* tile) {
+                                              bool first, const std::byte*, float* tile) {
     constexpr int offset = Layout::kHasMin ? 0 : Layout::kIsInt4 ? 8 : 128;
     __m512 f[MR][2];
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {

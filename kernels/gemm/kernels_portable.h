@@ -25,13 +25,17 @@ struct FloatOps : PortableBase {
   static constexpr bool kGrouped = false;
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t k_total, int64_t begin,
-                                int64_t count, std::byte* scratch) {
-    if constexpr (form == WeightForm::kF32) return panel + Layout::ValueAt(0, begin);
+  static int64_t SliceAt(int64_t k) {
+    return form == WeightForm::kFp8Block128 ? k / kFp8Block * Layout::kFp8BlockBytes
+                                            : Layout::ValueAt(0, k);
+  }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
+    if constexpr (form == WeightForm::kF32) return packed;
     float* out = reinterpret_cast<float*>(scratch);
-    for (int64_t k = begin; k < begin + count; ++k) {
+    for (int64_t k = 0; k < count; ++k) {
       for (int64_t c = 0; c < 16; ++c, ++out) {
-        const std::byte* at = panel + Layout::ValueAt(c, k);
+        const std::byte* at = packed + Layout::ValueAt(c, k);
         if constexpr (form == WeightForm::kBf16) {
           uint16_t value;
           std::memcpy(&value, at, 2);
@@ -41,7 +45,7 @@ struct FloatOps : PortableBase {
           const auto code = static_cast<uint32_t>(*at);
           const uint32_t bits = (code & 0x80u) << 24 | (code & 0x7fu) << 20;
           float scale;
-          std::memcpy(&scale, panel + Layout::ScaleAt(c, k, k_total), 4);
+          std::memcpy(&scale, packed + Layout::ScaleAt(c, k, count), 4);
           *out = std::bit_cast<float>(bits) * 0x1p120f * scale;
         }
       }
@@ -50,7 +54,8 @@ struct FloatOps : PortableBase {
   }
 
   template <int MR>
-  static void Block(RowBlock x, const std::byte* slice, int64_t count, bool first, float* tile) {
+  static void Block(RowBlock x, const std::byte* slice, int64_t count, bool first, const std::byte*,
+                    float* tile) {
     const float* a = reinterpret_cast<const float*>(x.words);
     const float* w = reinterpret_cast<const float*>(slice);
     Float4 c[MR][4];
@@ -96,14 +101,16 @@ struct Int8ChannelOps : PortableBase {
   static constexpr bool kGrouped = false;
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t, int64_t begin, int64_t count,
-                                std::byte* scratch) {
-    WidenPairs(panel + Layout::ValueAt(0, begin), count * 16, reinterpret_cast<int16_t*>(scratch));
+  static int64_t SliceAt(int64_t k) { return Layout::ValueAt(0, k); }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
+    WidenPairs(packed, count * 16, reinterpret_cast<int16_t*>(scratch));
     return scratch;
   }
 
   template <int MR>
-  static void Block(RowBlock x, const std::byte* slice, int64_t count, bool first, float* tile) {
+  static void Block(RowBlock x, const std::byte* slice, int64_t count, bool first, const std::byte*,
+                    float* tile) {
     for (int i = 0; i < MR; ++i) {
       int32_t sum[16] = {};
       if (!first) std::memcpy(sum, tile + i * 16, sizeof(sum));
@@ -145,15 +152,16 @@ struct GroupOps : PortableBase {
     return F16ToF32(half);
   }
 
-  static const std::byte* Slice(const std::byte* panel, int64_t k_total, int64_t begin,
-                                int64_t count, std::byte* scratch) {
+  static int64_t SliceAt(int64_t k) { return k / kGroup * Layout::kGroupBytes; }
+
+  static const std::byte* Slice(const std::byte* packed, int64_t count, std::byte* scratch) {
     Group* out = reinterpret_cast<Group*>(scratch);
-    for (int64_t g = begin; g < begin + count; g += kGroup, ++out) {
+    for (int64_t g = 0; g < count; g += kGroup, ++out) {
       for (int64_t c = 0; c < 16; ++c) {
-        out->scales[c] = ReadF16(panel + Layout::ScaleAt(c, g, k_total));
-        if constexpr (Layout::kHasMin) out->mins[c] = ReadF16(panel + Layout::MinAt(c, g));
+        out->scales[c] = ReadF16(packed + Layout::ScaleAt(c, g, count));
+        if constexpr (Layout::kHasMin) out->mins[c] = ReadF16(packed + Layout::MinAt(c, g));
         for (int64_t k = 0; k < kGroup; ++k) {
-          const auto byte = static_cast<uint8_t>(panel[Layout::ValueAt(c, g + k)]);
+          const auto byte = static_cast<uint8_t>(packed[Layout::ValueAt(c, g + k)]);
           int code = static_cast<int8_t>(byte);
           if constexpr (Layout::kIsInt4) {
             code = (Layout::HighNibble(k) ? byte >> 4 : byte & 15) - (Layout::kHasMin ? 0 : 8);
@@ -166,7 +174,8 @@ struct GroupOps : PortableBase {
   }
 
   template <int MR>
-  static void Block(RowBlock x, const std::byte* slice, int64_t count, bool first, float* tile) {
+  static void Block(RowBlock x, const std::byte* slice, int64_t count, bool first, const std::byte*,
+                    float* tile) {
     if (first) std::memset(tile, 0, MR * 16 * sizeof(float));
     const Group* group = reinterpret_cast<const Group*>(slice);
     for (int64_t g = 0; g < count / kGroup; ++g, ++group) {

@@ -1,5 +1,5 @@
 // Packing canonical rows into panels, and reading one row back.
-#include <algorithm>
+#include <bit>
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
@@ -98,12 +98,11 @@ void DequantizePanelRow(const std::byte* panel, int64_t c, int64_t k_total, floa
       }
     }
   } else if constexpr (form == kFp8Block128) {
-    float table[256];
-    for (int code = 0; code < 256; ++code) {
-      table[code] = Fp8ToF32<E4m3>(static_cast<uint8_t>(code));
-    }
     for (int64_t k = 0; k < k_total; ++k) {
-      out[k] = table[LoadAs<uint8_t>(panel + Layout::ValueAt(c, k))] *
+      // Exponent and mantissa in F32's place give value * 2^-120, subnormals included.
+      const auto code = LoadAs<uint8_t>(panel + Layout::ValueAt(c, k));
+      const uint32_t bits = (code & 0x80u) << 24 | (code & 0x7fu) << 20;
+      out[k] = std::bit_cast<float>(bits) * 0x1p120f *
                LoadAs<float>(panel + Layout::ScaleAt(c, k, k_total));
     }
   } else {
