@@ -69,6 +69,8 @@ TestRouter::TestRouter(const std::vector<std::string>& workers, int32_t max_queu
 std::unique_ptr<v1::InferenceService::Stub> InferenceStub(const std::string& address) {
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // A fixed window of 64 KiB: what a client that does not read can have in its own memory.
+  arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   return v1::InferenceService::NewStub(
       grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
 }
