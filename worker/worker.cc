@@ -83,6 +83,10 @@ class Worker::Impl {
   absl::Status Submit(const std::shared_ptr<StepSink>& sink, const v1::Submit& submit);
   void Stop();
   void CollectMetrics(std::vector<MetricSample>* out);
+  void set_on_failed(std::function<void(const absl::Status&)> on_failed) {
+    const std::lock_guard<std::mutex> lock(on_failed_mutex_);
+    on_failed_ = std::move(on_failed);
+  }
 
   struct Route {
     std::shared_ptr<StepSink> sink;
@@ -138,6 +142,9 @@ class Worker::Impl {
   std::deque<EngineOutputs> queue_;  // bounded by the credits of the requests
   bool stopping_ = false;
   std::condition_variable queue_changed_;
+
+  std::mutex on_failed_mutex_;  // guards the one below; it is called under it
+  std::function<void(const absl::Status&)> on_failed_;
 
   std::mutex hit_rate_mutex_;  // guards the two below
   SlidingRatio hit_rate_{kHitRateWindowUs};
@@ -361,6 +368,10 @@ void Worker::Impl::DeliveryLoop() {
 }
 
 void Worker::Impl::Tick() {
+  if (const absl::Status engine_health = engine_->health(); !engine_health.ok()) {
+    const std::lock_guard<std::mutex> lock(on_failed_mutex_);
+    if (on_failed_) std::exchange(on_failed_, nullptr)(engine_health);
+  }
   const EngineStats stats = engine_->stats();
   const TimeUs now = clock_.NowUs();
   double ratio;
@@ -523,26 +534,40 @@ v1::WorkerStats Worker::StatsMessage() const {
   return out;
 }
 absl::Status Worker::health() const { return impl_->engine_->health(); }
+void Worker::set_on_failed(std::function<void(const absl::Status&)> on_failed) {
+  impl_->set_on_failed(std::move(on_failed));
+}
 
 class LocalDispatcher::Sink final : public StepSink {
  public:
-  explicit Sink(std::string name) : name_(std::move(name)) {}
   void OnStep(v1::StepOutput output) override {
     for (v1::StepStarted& started : *output.mutable_started()) {
-      started.mutable_started()->set_worker(name_);
+      started.mutable_started()->set_worker(name());
       started.mutable_started()->set_route_reason("direct");
     }
     fan_out.Deliver(std::move(output));
+  }
+  std::string name() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return name_;
+  }
+  void set_name(const std::string& name) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    name_ = name;
   }
   StepFanOut fan_out;
   std::atomic<uint64_t> next_id{1};
 
  private:
-  const std::string name_;
+  mutable std::mutex mutex_;
+  std::string name_;  // guarded by mutex_
 };
 
-LocalDispatcher::LocalDispatcher(Worker* worker, std::string name)
-    : worker_(worker), sink_(std::make_shared<Sink>(std::move(name))) {}
+LocalDispatcher::LocalDispatcher(Worker* worker, const std::string& name)
+    : worker_(worker), sink_(std::make_shared<Sink>()) {
+  set_name(name);
+}
+void LocalDispatcher::set_name(const std::string& name) { sink_->set_name(name); }
 LocalDispatcher::~LocalDispatcher() {
   worker_->CancelAll(sink_.get(), absl::UnavailableError("this server is going down"));
 }

@@ -78,6 +78,9 @@ class Worker {
   EngineStats stats() const;
   v1::WorkerStats StatsMessage() const;
   absl::Status health() const;  // OK, or why the engine serves no more
+  // Called once, on the delivery thread, within a second after health() became an error. Set it
+  // before requests come.
+  void set_on_failed(std::function<void(const absl::Status&)> on_failed);
 
  private:
   class Impl;
@@ -89,8 +92,9 @@ class Worker {
 class LocalDispatcher final : public Dispatcher {
  public:
   // `name` is what Started.worker says. `worker` must outlive this.
-  LocalDispatcher(Worker* worker, std::string name);
+  LocalDispatcher(Worker* worker, const std::string& name);
   ~LocalDispatcher() override;
+  void set_name(const std::string& name);  // once the port is known
 
   absl::StatusOr<std::shared_ptr<const ServedModel>> FindModel(const std::string& name) override;
   std::vector<std::shared_ptr<const ServedModel>> Models() override;

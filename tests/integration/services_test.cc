@@ -54,7 +54,8 @@ TEST_P(ServicesTest, StreamsStartedDeltasAndOneFinished) {
     EXPECT_EQ(answer.num_finished, 1);
     EXPECT_EQ(answer.started.request_id(), "my-request");
     EXPECT_EQ(answer.started.prompt_tokens(), 40u);
-    EXPECT_EQ(answer.started.route_reason().empty(), false);
+    EXPECT_EQ(answer.started.route_reason() == "direct", !GetParam());
+    EXPECT_EQ(answer.started.worker(), worker_.address());
     ASSERT_EQ(answer.finished.choices_size(), n);
     ASSERT_EQ(answer.token_ids.size(), static_cast<size_t>(n));
     for (int i = 0; i < n; ++i) {

@@ -38,8 +38,10 @@ int main(int argc, char** argv) {
     }
   });
   if (!worker.ok()) {
-    log.Error(std::string(worker.status().message()));
-    return worker.status().code() == absl::StatusCode::kInvalidArgument ? 2 : 1;
+    const std::string message(worker.status().message());
+    log.Error(message);
+    return message.rfind("--", 0) == 0 ? 2
+                                       : 1;  // a flag is at fault, or else a file or the machine
   }
   auto server = WorkerServer::Start({.listen = process.listen,
                                      .metrics_listen = process.metrics_listen,

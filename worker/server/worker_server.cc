@@ -42,6 +42,13 @@ class WorkerServer::Impl {
                                                 .health_names = {"quire.v1.InferenceService",
                                                                  "quire.v1.WorkerService"}}));
     context_.address = server_->address();
+    dispatcher_.set_name(server_->address());
+    worker_->set_on_failed([this](const absl::Status& why) {
+      if (log_ != nullptr) {
+        log_->Error("the engine serves no more", {{"reason", std::string(why.message())}});
+      }
+      server_->SetServing(false);
+    });
     if (!options_.metrics_listen.empty()) {
       ASSIGN_OR_RETURN(
           http_, HttpServer::Start(options_.metrics_listen, ObservabilityHandler(page_, [this] {
