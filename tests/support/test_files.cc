@@ -43,8 +43,10 @@ std::string ReadSourceFile(const std::string& relative) {
   return out;
 }
 
-TempDir::TempDir() {
-  std::string name = (std::filesystem::temp_directory_path() / "quire_test_XXXXXX").string();
+TempDir::TempDir(const std::string& parent) {
+  const std::filesystem::path folder =
+      parent.empty() ? std::filesystem::temp_directory_path() : std::filesystem::path(parent);
+  std::string name = (folder / "quire_test_XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) Die("make", name);
   path_ = name;
 }

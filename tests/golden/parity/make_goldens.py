@@ -341,7 +341,6 @@ def main():
     p.add_argument("--smollm2")
     p.add_argument("--wikitext", help="tests/data/wikitext2/wiki.test.head.txt.gz")
     a = p.parse_args()
-    torch.set_num_threads(2)
     tiny(a.out, a.only)
     qwen3_0_6b(a.out, a.only)
     if a.smollm2:
