@@ -189,7 +189,7 @@ class EngineBench {
     std::vector<double> rate, tpot_ms;
     for (int32_t i = 0; i < flags_.repeat; ++i) {
       auto sink = std::make_shared<TokenCounter>();
-      const int64_t room = worker_->served_model()->max_model_len() - context;
+      const int64_t room = int64_t{worker_->served_model()->info.max_model_len()} - context;
       std::vector<uint64_t> ids;
       for (int64_t s = 0; s < count; ++s) {
         v1::Submit submit = Request(context, room, false, 1000 + s);

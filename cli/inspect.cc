@@ -23,18 +23,6 @@ struct InspectFlags {
   bool json = false;
 };
 
-const char* ArchitectureName(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::kQwen3:
-      return "qwen3";
-    case Architecture::kQwen2:
-      return "qwen2";
-    case Architecture::kLlama:
-      return "llama";
-  }
-  return "unknown";
-}
-
 int64_t KvTokenBytes(const ModelConfig& config, KvDtype dtype) {
   KvLayout layout;
   layout.dtype = dtype;
