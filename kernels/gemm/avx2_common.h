@@ -1,8 +1,8 @@
 // What the AVX2 kernels share.
 //
-// GCC 12 traps (each cost a factor 1.5 to 2): s32 sums held in __m256i get copies in two vector
-// modes and spill, hence Sum32; 16-bit sums spill even so, hence AddTo16's one instruction of
-// assembly.
+// GCC 12 traps (each cost a factor 1.5 to 2): 16- and 32-bit integer sums spill, since GCC keeps
+// copies in two vector modes and regroups the sums of an unrolled loop. Hence AddTo16 and AddTo32,
+// one instruction of assembly each.
 #ifndef QUIRE_KERNELS_GEMM_AVX2_COMMON_H_
 #define QUIRE_KERNELS_GEMM_AVX2_COMMON_H_
 
@@ -15,7 +15,6 @@ namespace quire::QUIRE_ISA {
 
 using I = __m256i;
 using F = __m256;
-typedef uint32_t Sum32 __attribute__((vector_size(32)));
 
 inline I Load(const void* p) { return _mm256_load_si256(static_cast<const I*>(p)); }
 inline I Load128As16(const void* p) {  // 16 s8 to s16
@@ -23,6 +22,7 @@ inline I Load128As16(const void* p) {  // 16 s8 to s16
 }
 inline I Broadcast(const uint32_t* p) { return _mm256_set1_epi32(static_cast<int>(*p)); }
 inline void AddTo16(I& sum, I term) { asm("vpaddw %1, %0, %0" : "+x"(sum) : "x"(term)); }
+inline void AddTo32(I& sum, I term) { asm("vpaddd %1, %0, %0" : "+x"(sum) : "x"(term)); }
 
 // 16 BF16 in lane order to F32 rows 0-7 and 8-15.
 inline void WidenBf16(I w, F out[2]) {

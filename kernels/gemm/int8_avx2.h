@@ -10,9 +10,9 @@
 namespace quire::QUIRE_ISA {
 
 // Adds the 16 pairs of one row: c += a * b, over two vectors of 8 columns.
-inline void MaddTwo(Sum32 (&c)[2], I a, I b0, I b1) {
-  c[0] += (Sum32)_mm256_madd_epi16(a, b0);
-  c[1] += (Sum32)_mm256_madd_epi16(a, b1);
+inline void MaddTwo(I (&c)[2], I a, I b0, I b1) {
+  AddTo32(c[0], _mm256_madd_epi16(a, b0));
+  AddTo32(c[1], _mm256_madd_epi16(a, b1));
 }
 
 // One scale a row of W: the tile holds s32 sums, which are exact, until Finish.
@@ -32,9 +32,9 @@ struct Int8ChannelOps {
   __attribute__((noinline)) static void Direct(RowBlock x, const std::byte* panel,
                                                int64_t panel_bytes, int64_t k_total,
                                                const std::byte* next, float* tile) {
-    Sum32 c[P][MR][2];
+    I c[P][MR][2];
     QUIRE_UNROLL for (int p = 0; p < P; ++p) {
-      QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[p][i][0] = c[p][i][1] = Sum32{};
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[p][i][0] = c[p][i][1] = _mm256_setzero_si256();
     }
     const uint32_t* a = x.words;
     Ahead ahead(next, panel, 32);
@@ -49,7 +49,7 @@ struct Int8ChannelOps {
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int p = 0; p < P; ++p) {
         QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
-          _mm256_store_si256(reinterpret_cast<I*>(tile + (i * P + p) * 16 + j * 8), (I)c[p][i][j]);
+          _mm256_store_si256(reinterpret_cast<I*>(tile + (i * P + p) * 16 + j * 8), c[p][i][j]);
         }
       }
     }
@@ -66,10 +66,10 @@ struct Int8ChannelOps {
   template <int MR>
   __attribute__((noinline)) static void Block(RowBlock x, const std::byte* slice, int64_t count,
                                               bool first, const std::byte* next, float* tile) {
-    Sum32 c[MR][2];
+    I c[MR][2];
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
-        c[i][j] = first ? Sum32{} : (Sum32)Load(tile + i * 16 + j * 8);
+        c[i][j] = first ? _mm256_setzero_si256() : Load(tile + i * 16 + j * 8);
       }
     }
     const uint32_t* a = x.words;
@@ -86,7 +86,7 @@ struct Int8ChannelOps {
     }
     QUIRE_UNROLL for (int i = 0; i < MR; ++i) {
       QUIRE_UNROLL for (int j = 0; j < 2; ++j) {
-        _mm256_store_si256(reinterpret_cast<I*>(tile + i * 16 + j * 8), (I)c[i][j]);
+        _mm256_store_si256(reinterpret_cast<I*>(tile + i * 16 + j * 8), c[i][j]);
       }
     }
   }
@@ -116,9 +116,9 @@ struct Int8GroupOps {
   static int64_t PanelBytes(int64_t k) { return Layout::PanelBytes(k); }
 
   // Where a group meets F32; the same operations at every M.
-  static F AddGroup(F chain, Sum32 sum, F w_scale, float x_scale) {
-    return _mm256_fmadd_ps(_mm256_cvtepi32_ps((I)sum),
-                           _mm256_mul_ps(w_scale, _mm256_set1_ps(x_scale)), chain);
+  static F AddGroup(F chain, I sum, F w_scale, float x_scale) {
+    return _mm256_fmadd_ps(_mm256_cvtepi32_ps(sum), _mm256_mul_ps(w_scale, _mm256_set1_ps(x_scale)),
+                           chain);
   }
 
   template <int MR, int P>
@@ -133,8 +133,8 @@ struct Int8GroupOps {
     for (int64_t g = 0; g < k_total / kGroup; ++g, panel += Layout::kGroupBytes) {
       QUIRE_UNROLL for (int p = 0; p < P; ++p) {
         const std::byte* b = panel + p * panel_bytes;
-        Sum32 c[MR][2];
-        QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = Sum32{};
+        I c[MR][2];
+        QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = _mm256_setzero_si256();
         QUIRE_UNROLL for (int q = 0; q < 16; ++q) {
           if constexpr (kDirectAsks<P>) {
             if (q % 2 == 0 || q == 15) ahead.Ask();
@@ -189,8 +189,8 @@ struct Int8GroupOps {
     const uint32_t* a = x.words;
     Ahead ahead(next, slice);
     for (int64_t g = 0; g < count / kGroup; ++g, slice += kSliceGroupBytes) {
-      Sum32 c[MR][2];
-      QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = Sum32{};
+      I c[MR][2];
+      QUIRE_UNROLL for (int i = 0; i < MR; ++i) c[i][0] = c[i][1] = _mm256_setzero_si256();
       QUIRE_UNROLL for (int q = 0; q < 16; ++q, a += MR) {
         if (q % 2 == 0 || q == 15) ahead.Ask();  // 544 packed bytes a group
         const I b0 = Load(slice + q * 64);
