@@ -227,9 +227,22 @@ class Router::Impl {
   void Send(Outgoing outgoing) {
     v1::Command command;
     *command.add_submits() = std::move(outgoing.submit);
-    if (LinkOf(outgoing.worker)->Send(outgoing.generation, std::move(command))) return;
-    // The stream broke in between. Whoever sees this first tries again.
-    Retry(outgoing.id, outgoing.attempt, absl::UnavailableError("the worker's stream broke"));
+    WorkerLink* link = LinkOf(outgoing.worker);
+    if (!link->Send(outgoing.generation, std::move(command))) {
+      // The stream broke in between. Whoever sees this first tries again.
+      Retry(outgoing.id, outgoing.attempt, absl::UnavailableError("the worker's stream broke"));
+      return;
+    }
+    bool gone;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      gone = requests_.find(outgoing.id) == requests_.end();
+    }
+    if (!gone) return;
+    // Cancelled between the choice and the send: that cancel came before the submit, if at all.
+    v1::Command cancel;
+    cancel.add_cancels()->set_id(outgoing.id);
+    link->Send(outgoing.generation, std::move(cancel));
   }
 
   WorkerLink* LinkOf(int worker) {

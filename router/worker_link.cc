@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <deque>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -18,6 +19,7 @@ namespace {
 
 constexpr auto kMinBackoff = std::chrono::milliseconds(50);
 constexpr auto kMaxBackoff = std::chrono::milliseconds(2000);
+constexpr size_t kMaxJoinedBytes = 1 << 20;
 constexpr auto kHelloDeadline = std::chrono::seconds(20);  // a tokenizer is megabytes
 
 // One Serve stream. The link's thread starts it and waits for its end.
@@ -35,11 +37,15 @@ class ServeClient final : public grpc::ClientBidiReactor<v1::Command, v1::StepOu
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (closed_) return false;
-      pending_.MergeFrom(command);
+      // What piles up is joined, but to messages far below the worker's limit.
+      if (pending_.empty() || pending_.back().ByteSizeLong() > kMaxJoinedBytes) {
+        pending_.push_back(std::move(command));
+      } else {
+        pending_.back().MergeFrom(command);
+      }
       if (writing_) return true;
       writing_ = true;
-      out_.Clear();
-      out_.Swap(&pending_);
+      TakePendingLocked();
     }
     StartWrite(&out_);
     return true;
@@ -67,15 +73,12 @@ class ServeClient final : public grpc::ClientBidiReactor<v1::Command, v1::StepOu
   void OnWriteDone(bool ok) override {
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      const bool more =
-          pending_.submits_size() + pending_.cancels_size() + pending_.credits_size() > 0;
-      if (!ok || closed_ || !more) {
+      if (!ok || closed_ || pending_.empty()) {
         writing_ = false;
         if (closed_) RemoveHoldLocked();
         if (ok) return;
       } else {
-        out_.Clear();
-        out_.Swap(&pending_);
+        TakePendingLocked();
       }
     }
     if (ok) {
@@ -100,6 +103,10 @@ class ServeClient final : public grpc::ClientBidiReactor<v1::Command, v1::StepOu
     closed_ = true;
     if (!writing_) RemoveHoldLocked();
   }
+  void TakePendingLocked() {
+    out_ = std::move(pending_.front());
+    pending_.pop_front();
+  }
   void RemoveHoldLocked() {
     if (std::exchange(held_, false)) RemoveHold();
   }
@@ -110,7 +117,7 @@ class ServeClient final : public grpc::ClientBidiReactor<v1::Command, v1::StepOu
   v1::Command out_;
   std::mutex mutex_;  // guards all below
   std::condition_variable done_changed_;
-  v1::Command pending_;
+  std::deque<v1::Command> pending_;
   grpc::Status status_;
   bool writing_ = false, closed_ = false, held_ = true, done_ = false;
 };

@@ -353,6 +353,49 @@ TEST(Services, RouterAndWorkerGiveTheSameAnswer) {
             48u);
 }
 
+TEST(Services, CancelsThatRaceTheSubmitLeaveNothing) {
+  TestWorker worker;
+  TestRouter router({worker.address()});
+  ASSERT_TRUE(router.server->WaitReady(20'000));
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 6; ++t) {
+    threads.emplace_back([&, t] {
+      const auto stub = InferenceStub(router.address());
+      for (int i = 0; i < 40; ++i) {
+        grpc::ClientContext context;
+        const auto reader = stub->Generate(&context, IdsRequest(Ids(10 + i, t), 60'000));
+        for (int spin = 0; spin < i * 20; ++spin) std::this_thread::yield();
+        context.TryCancel();
+        reader->Finish();
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_TRUE(Eventually([&] { return worker.Idle(); }));
+  EXPECT_EQ(router.server->router().num_requests(), 0);
+}
+
+TEST(Services, ARouterThatGoesAwayLeavesNothingOnItsWorkers) {
+  TestWorker worker;
+  for (int round = 0; round < 5; ++round) {
+    auto router = std::make_unique<TestRouter>(std::vector<std::string>{worker.address()});
+    ASSERT_TRUE(router->server->WaitReady(20'000));
+    std::vector<std::thread> clients;
+    for (int i = 0; i < 8; ++i) {
+      clients.emplace_back([address = router->address(), i] {
+        const Answer answer =
+            Generate(InferenceStub(address).get(), IdsRequest(Ids(20, i), 60'000));
+        EXPECT_EQ(answer.status.error_code(), grpc::StatusCode::UNAVAILABLE)
+            << answer.status.error_message();
+      });
+    }
+    EXPECT_TRUE(Eventually([&] { return worker.server->worker().num_requests() == 8; }));
+    router.reset();
+    for (std::thread& client : clients) client.join();
+    EXPECT_TRUE(Eventually([&] { return worker.Idle(); }));
+  }
+}
+
 TEST(Services, SaltsOfAnotherSecretShareNothing) {
   FakeWorkerSpec spec;
   spec.cluster_secret = "secret of the worker";

@@ -37,10 +37,13 @@ class WorkerServer::Impl {
     context_.log = log_;
     context_.on_drain = [this] { Drain(); };
     service_ = MakeWorkerService(&context_);
-    ASSIGN_OR_RETURN(server_, RpcServer::Start({.address = options_.listen,
-                                                .services = {inference_.get(), service_.get()},
-                                                .health_names = {"quire.v1.InferenceService",
-                                                                 "quire.v1.WorkerService"}}));
+    ASSIGN_OR_RETURN(
+        server_,
+        RpcServer::Start({.address = options_.listen,
+                          .services = {inference_.get(), service_.get()},
+                          .health_names = {"quire.v1.InferenceService", "quire.v1.WorkerService"},
+                          // A router's commands hold what clients sent it, 16 MiB at most each.
+                          .max_receive_bytes = 32 << 20}));
     context_.address = server_->address();
     dispatcher_.set_name(server_->address());
     worker_->set_on_failed([this](const absl::Status& why) {

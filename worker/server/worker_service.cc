@@ -31,6 +31,15 @@ class ServeReactor final : public grpc::ServerBidiReactor<v1::Command, v1::StepO
     }
     Handle(command_);
     command_.Clear();
+    bool ending;
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      ending = ending_;
+    }
+    if (ending) {  // what was submitted just now may have missed the cancel of all
+      CancelRequests();
+      return;
+    }
     StartRead(&command_);
   }
   void OnWriteDone(bool ok) override {
@@ -55,7 +64,7 @@ class ServeReactor final : public grpc::ServerBidiReactor<v1::Command, v1::StepO
       ending_ = true;
       final_ = ToGrpcStatus(status);
     }
-    context_->worker->CancelAll(sink_.get(), absl::CancelledError("the router's stream ended"));
+    CancelRequests();
     Pump();
   }
 
@@ -72,6 +81,10 @@ class ServeReactor final : public grpc::ServerBidiReactor<v1::Command, v1::StepO
   };
 
   explicit ServeReactor(WorkerServiceContext* context) : context_(context) {}
+
+  void CancelRequests() {
+    context_->worker->CancelAll(sink_.get(), absl::CancelledError("the router's stream ended"));
+  }
 
   void Handle(const v1::Command& command) {
     for (const v1::Submit& submit : command.submits()) {
