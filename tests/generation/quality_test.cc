@@ -118,7 +118,7 @@ TEST_P(Perplexity, Fp8Kv) {
   EXPECT_LE(std::abs(Excess(bf16, GoldenNll())), 0.005);
   EXPECT_LE(std::abs(Excess(Nll(bf16_, KvDtype::kFp8E4m3), bf16)), 0.005);
   // e5m2 has one bit less; no bar is set for it, this one only finds a broken conversion.
-  EXPECT_LE(std::abs(Excess(Nll(bf16_, KvDtype::kFp8E5m2), bf16)), 0.02);
+  EXPECT_LE(std::abs(Excess(Nll(bf16_, KvDtype::kFp8E5m2), bf16)), 0.03);
 }
 
 INSTANTIATE_TEST_SUITE_P(Short, Perplexity, ::testing::Values(kShort));
