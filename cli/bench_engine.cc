@@ -140,6 +140,8 @@ class EngineBench {
     sampling.set_max_tokens(static_cast<int32_t>(max_tokens));
     sampling.set_temperature(0);
     sampling.set_ignore_eos(true);
+    sampling.set_top_p(1);
+    sampling.set_repetition_penalty(1);
     sampling.set_n(1);
     submit.set_read_prefix_cache(read_cache);
     submit.set_store_prefix(read_cache);
