@@ -16,6 +16,7 @@ absl::Status KvWrite(const KvWriteArgs& args, ExecContext& context);
 namespace {
 
 constexpr int64_t kTokensPerItem = 16;
+constexpr int64_t kMinElementsToFork = 16384;  // about 10 us of one core
 constexpr int32_t kMaxHeadSize = 512;
 constexpr uint32_t kInfinityBits = 0x7f800000u;
 constexpr uint32_t kBf16OverflowBits = 0x7f7f8000u;  // rounds to infinity from here on
@@ -240,7 +241,7 @@ absl::Status KvWrite(const KvWriteArgs& args, ExecContext& context) {
   RETURN_IF_ERROR(ValidateKvWrite(args));
   const KvLayout& layout = args.layout;
   const int64_t num_runs = (args.num_tokens + kTokensPerItem - 1) / kTokensPerItem;
-  context.pool.ParallelFor(num_runs * layout.num_kv_heads, [&](int64_t item, int) {
+  auto write = [&](int64_t item, int) {
     const int32_t h = static_cast<int32_t>(item % layout.num_kv_heads);
     const int64_t begin = item / layout.num_kv_heads * kTokensPerItem;
     const int64_t end = std::min(begin + kTokensPerItem, args.num_tokens);
@@ -256,7 +257,14 @@ absl::Status KvWrite(const KvWriteArgs& args, ExecContext& context) {
         std::atomic_ref<uint8_t>(args.non_finite[t]).store(1, std::memory_order_relaxed);
       }
     }
-  });
+  };
+  // A decode step writes a few tokens: less work than waking a thread.
+  const int64_t num_items = num_runs * layout.num_kv_heads;
+  if (args.num_tokens * layout.num_kv_heads * layout.head_size < kMinElementsToFork) {
+    for (int64_t item = 0; item < num_items; ++item) write(item, 0);
+  } else {
+    context.pool.ParallelFor(num_items, write);
+  }
   return absl::OkStatus();
 }
 
