@@ -109,6 +109,44 @@ std::unique_ptr<ChatTemplate> MatchLlama3(const std::vector<JinjaStep>& outline)
   return NewLlama3Template(Llama3Version::k3, !conditional);
 }
 
+// Long templates are compared by the digest of their outline: step for step, in any spelling.
+std::string OutlineDigest(const std::vector<JinjaStep>& outline) {
+  std::string all;
+  for (const JinjaStep& step : outline) {
+    absl::StrAppend(&all, static_cast<int>(step.kind), ":", step.text.size(), ":", step.text);
+  }
+  return Sha256Hex(all);
+}
+
+std::unique_ptr<ChatTemplate> MatchQwen3Of2507(const std::vector<JinjaStep>& outline) {
+  const std::string digest = OutlineDigest(outline);
+  if (digest == "f45a6988633384fe9bec9bf36b4d044aa539a5d91d2e7a16eefc069ea87f25c8") {
+    return NewQwen3Template(Qwen3Release::kInstruct2507);
+  }
+  if (digest == "5273453e772a5f602c2d616c81b2ae305ecdf297848d2cd9861c7f49d40b14f7") {
+    return NewQwen3Template(Qwen3Release::kThinking2507);
+  }
+  return nullptr;
+}
+
+// Qwen2.5, whose checkpoints differ in the default system prompt: it stands alone where there are
+// tools, and as a whole turn where there are none. Both are emptied before the comparison.
+std::unique_ptr<ChatTemplate> MatchQwen25(std::vector<JinjaStep> outline) {
+  constexpr size_t kPromptStep = 5;
+  if (outline.size() <= kPromptStep || outline[kPromptStep].kind != Kind::kText) return nullptr;
+  std::string prompt = std::move(outline[kPromptStep].text);
+  outline[kPromptStep].text.clear();
+  const std::string turn = absl::StrCat("<|im_start|>system\n", prompt, "<|im_end|>\n");
+  for (JinjaStep& step : outline) {
+    if (step.kind == Kind::kText && step.text == turn) step.text.clear();
+  }
+  if (OutlineDigest(outline) !=
+      "082d679810d43c27fba5510a5b642650a0369014a6b5a93bf1b956986e4ea28c") {
+    return nullptr;
+  }
+  return NewQwen25Template(std::move(prompt));
+}
+
 absl::StatusOr<ChatInput::Call> ReadCall(const JsonValue& item, const std::string& name) {
   if (item.kind != JsonValue::Kind::kObject) {
     return absl::InvalidArgumentError(
@@ -247,26 +285,29 @@ absl::StatusOr<std::unique_ptr<ChatTemplate>> ChatTemplate::Create(const std::st
   const std::string digest = Sha256Hex(source);
   // The first release of Qwen3, whose renderings are the goldens of this folder.
   if (digest == "87a2728cb8dc9fe424d624542f6060ec05a1d285ebbec578bb078900e33396b5") {
-    return NewQwen3Template();
+    return NewQwen3Template(Qwen3Release::kFirst);
   }
   if (const auto outline = JinjaOutline(source); outline.has_value()) {
     if (auto chatml = MatchChatMl(*outline)) return chatml;
     if (auto llama3 = MatchLlama3(*outline)) return llama3;
+    if (auto qwen25 = MatchQwen25(*outline)) return qwen25;
+    if (auto qwen3 = MatchQwen3Of2507(*outline)) return qwen3;
   }
   // Later releases of Qwen3 word the same template differently; what makes it is this.
   if (HasAll(source, {"<|im_start|>", "<|im_end|>", "multi_step_tool", "last_query_index",
                       "reasoning_content", "enable_thinking", "'<think>\\n\\n</think>\\n\\n'",
                       "<tool_response>", "For each function call, return a json object"})) {
-    return NewQwen3Template();
+    return NewQwen3Template(Qwen3Release::kFirst);
   }
   if (HasAll(source, {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
                       "Cutting Knowledge Date: December 2023", "tools_in_user_message",
                       "date_string", "26 Jul 2024", "single tool-calls at once"})) {
     return NewLlama3Template(Llama3Version::k31, false);
   }
-  return absl::UnimplementedError(
-      absl::StrCat("model \"", model, "\": its chat template (", source.size(), " bytes, SHA-256 ",
-                   digest, ") is not known; known families: qwen3, chatml, smollm2, llama3"));
+  return absl::UnimplementedError(absl::StrCat(
+      "model \"", model, "\": its chat template (", source.size(), " bytes, SHA-256 ", digest,
+      ") is not known; known families: qwen3, qwen3-instruct-2507, qwen3-thinking-2507, "
+      "qwen2.5, chatml, smollm2, llama3"));
 }
 
 }  // namespace quire

@@ -1,6 +1,6 @@
 // Chat templates, rendered natively: no Jinja interpreter runs on a model's file. The template that
-// a model brings is recognised by its SHA-256 digest, or else by its family's marks; an unknown one
-// is refused by name.
+// a model brings is recognised by its SHA-256 digest, its statements or its family's marks; an
+// unknown one is refused by name.
 #ifndef QUIRE_COMMON_TEXT_CHAT_TEMPLATE_H_
 #define QUIRE_COMMON_TEXT_CHAT_TEMPLATE_H_
 
@@ -42,7 +42,9 @@ class ChatTemplate {
   // Errors: INVALID_ARGUMENT naming the message's index, field and value.
   virtual absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
                                              const ChatRenderOptions& options) const = 0;
-  virtual const char* family() const = 0;  // "qwen3", "chatml", "smollm2", "llama3"
+  // "qwen3", "qwen3-instruct-2507", "qwen3-thinking-2507", "qwen2.5", "chatml" (Qwen2 too),
+  // "smollm2", "llama3".
+  virtual const char* family() const = 0;
 };
 
 }  // namespace quire

@@ -41,7 +41,15 @@ absl::Status RefuseTools(const ChatInput& input, const char* family);
 // str.strip() of Python: what the filter `trim` does.
 std::string_view PythonStrip(std::string_view text);
 
-std::unique_ptr<ChatTemplate> NewQwen3Template();
+// What the families of Qwen write alike. The section on tools, up to the end of the system's turn.
+void AppendQwenTools(const ChatInput& input, std::string& out);
+// Message `i`, the result of a tool: neighbouring results share one turn of the user.
+void AppendQwenToolResult(const ChatInput& input, size_t i, std::string& out);
+
+enum class Qwen3Release { kFirst, kInstruct2507, kThinking2507 };
+std::unique_ptr<ChatTemplate> NewQwen3Template(Qwen3Release release);
+// `default_system` is the content of the system's turn if the first message is not the system's.
+std::unique_ptr<ChatTemplate> NewQwen25Template(std::string default_system);
 // "<|im_start|>role\ncontent<|im_end|>\n". `prefix` stands before all; `default_system`, a whole
 // rendered turn, if the first message is not the system's.
 std::unique_ptr<ChatTemplate> NewChatMlTemplate(const char* family, std::string prefix,

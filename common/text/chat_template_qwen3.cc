@@ -1,6 +1,7 @@
 // Qwen3: thinking, tools, tool results as a user's turn. Reasoning is kept only behind the last
 // query of the user; before that it is cut, so that the rendering of turn n + 1 need not extend
-// that of n.
+// that of n. Of the releases of July 2025, Instruct knows no thinking and writes contents as they
+// are, and Thinking opens every answer with <think>; neither reads enable_thinking.
 #include <algorithm>
 
 #include "common/status_macros.h"
@@ -27,17 +28,16 @@ bool IsQuery(const ChatInput::Message& message) {
                                      message.content.ends_with("</tool_response>"));
 }
 
-void AppendTools(const ChatInput& input, std::string& out) {
-  out += "<|im_start|>system\n";
-  if (input.messages[0].role == "system") out.append(input.messages[0].content).append("\n\n");
-  out +=
-      "# Tools\n\nYou may call one or more functions to assist with the user query.\n\nYou are "
-      "provided with function signatures within <tools></tools> XML tags:\n<tools>";
-  for (const JsonValue& tool : input.tools) out.append("\n").append(PythonDumps(tool));
-  out +=
-      "\n</tools>\n\nFor each function call, return a json object with function name and arguments "
-      "within <tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, "
-      "\"arguments\": <args-json-object>}\n</tool_call><|im_end|>\n";
+void AppendCalls(const ChatInput::Message& message, bool after_content, std::string& out) {
+  for (size_t i = 0; i < message.calls.size(); ++i) {
+    const ChatInput::Call& call = message.calls[i];
+    if (i > 0 || after_content) out += "\n";
+    out.append("<tool_call>\n{\"name\": \"").append(call.name).append("\", \"arguments\": ");
+    // Arguments that come as a string (as OpenAI clients send them) are JSON already.
+    const bool is_text = call.arguments.kind == JsonValue::Kind::kString;
+    out.append(is_text ? call.arguments.text : PythonDumps(call.arguments));
+    out += "}\n</tool_call>";
+  }
 }
 
 void AppendAssistant(const ChatInput::Message& message, bool after_last_query, bool is_last,
@@ -60,27 +60,23 @@ void AppendAssistant(const ChatInput::Message& message, bool after_last_query, b
   } else {
     out.append(content);
   }
-  for (size_t i = 0; i < message.calls.size(); ++i) {
-    const ChatInput::Call& call = message.calls[i];
-    if (i > 0 || !content.empty()) out += "\n";
-    out.append("<tool_call>\n{\"name\": \"").append(call.name).append("\", \"arguments\": ");
-    // Arguments that come as a string (as OpenAI clients send them) are JSON already.
-    const bool is_text = call.arguments.kind == JsonValue::Kind::kString;
-    out.append(is_text ? call.arguments.text : PythonDumps(call.arguments));
-    out += "}\n</tool_call>";
-  }
+  AppendCalls(message, !content.empty(), out);
   out += "<|im_end|>\n";
 }
 
 class Qwen3Template final : public ChatTemplate {
  public:
+  explicit Qwen3Template(Qwen3Release release) : release_(release) {}
+
   absl::StatusOr<std::string> Render(const std::vector<ChatMessage>& messages,
                                      const ChatRenderOptions& options) const override {
     ASSIGN_OR_RETURN(const ChatInput input, ReadChatInput(messages, options));
     const size_t n = input.messages.size();
     std::string out;
     if (!input.tools.empty()) {
-      AppendTools(input, out);
+      out += "<|im_start|>system\n";
+      if (input.messages[0].role == "system") out.append(input.messages[0].content).append("\n\n");
+      AppendQwenTools(input, out);
     } else if (input.messages[0].role == "system") {
       out.append("<|im_start|>system\n").append(input.messages[0].content).append("<|im_end|>\n");
     }
@@ -96,29 +92,49 @@ class Qwen3Template final : public ChatTemplate {
       if (message.role == "user" || (message.role == "system" && i > 0)) {
         out.append("<|im_start|>").append(message.role).append("\n").append(message.content);
         out += "<|im_end|>\n";
+      } else if (message.role == "assistant" && release_ == Qwen3Release::kInstruct2507) {
+        out.append("<|im_start|>assistant\n").append(message.content);
+        AppendCalls(message, !message.content.empty(), out);
+        out += "<|im_end|>\n";
       } else if (message.role == "assistant") {
         AppendAssistant(message, i > last_query, i + 1 == n, out);
       } else if (message.role == "tool") {
-        if (i == 0 || input.messages[i - 1].role != "tool") out += "<|im_start|>user";
-        out.append("\n<tool_response>\n").append(message.content).append("\n</tool_response>");
-        if (i + 1 == n || input.messages[i + 1].role != "tool") out += "<|im_end|>\n";
+        AppendQwenToolResult(input, i, out);
       }
     }
     if (input.add_generation_prompt) {
       out += "<|im_start|>assistant\n";
       const JsonValue* thinking = input.args.Find("enable_thinking");
-      if (thinking != nullptr && thinking->kind == JsonValue::Kind::kFalse) {
+      if (release_ == Qwen3Release::kThinking2507) {
+        out += "<think>\n";
+      } else if (release_ == Qwen3Release::kFirst && thinking != nullptr &&
+                 thinking->kind == JsonValue::Kind::kFalse) {
         out += "<think>\n\n</think>\n\n";
       }
     }
     return out;
   }
 
-  const char* family() const override { return "qwen3"; }
+  const char* family() const override {
+    switch (release_) {
+      case Qwen3Release::kInstruct2507:
+        return "qwen3-instruct-2507";
+      case Qwen3Release::kThinking2507:
+        return "qwen3-thinking-2507";
+      case Qwen3Release::kFirst:
+        break;
+    }
+    return "qwen3";
+  }
+
+ private:
+  const Qwen3Release release_;
 };
 
 }  // namespace
 
-std::unique_ptr<ChatTemplate> NewQwen3Template() { return std::make_unique<Qwen3Template>(); }
+std::unique_ptr<ChatTemplate> NewQwen3Template(Qwen3Release release) {
+  return std::make_unique<Qwen3Template>(release);
+}
 
 }  // namespace quire

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <sstream>
+
 #include "common/text/python_json.h"
 #include "common/text/text_test_data.h"
 
@@ -40,6 +43,21 @@ std::unique_ptr<ChatTemplate> Make(const std::string& source) {
   auto made = ChatTemplate::Create(source, "a model");
   EXPECT_TRUE(made.ok()) << made.status();
   return made.ok() ? *std::move(made) : nullptr;
+}
+
+std::string ReadGolden(const std::string& name) {
+  std::ifstream file(QUIRE_SOURCE_DIR "/tests/golden/chat_templates/" + name, std::ios::binary);
+  EXPECT_TRUE(file.good()) << name;
+  std::ostringstream content;
+  content << file.rdbuf();
+  return content.str();
+}
+
+// `source` with the one place that reads `from` changed to `to`.
+std::string With(std::string source, const std::string& from, const std::string& to) {
+  const size_t at = source.find(from);
+  EXPECT_NE(at, std::string::npos) << from;
+  return at == std::string::npos ? source : source.replace(at, from.size(), to);
 }
 
 ChatMessage Message(const std::string& role, const std::string& content) {
@@ -105,6 +123,113 @@ TEST(ChatTemplate, LaterTextsOfQwen3AreRecognisedByTheirMarks) {
   EXPECT_STREQ(qwen3->family(), "qwen3");
 }
 
+struct QwenRelease {
+  const char* file;
+  const char* family;
+};
+constexpr QwenRelease kQwenReleases[] = {{"qwen2_5", "qwen2.5"},
+                                         {"qwen3_instruct_2507", "qwen3-instruct-2507"},
+                                         {"qwen3_thinking_2507", "qwen3-thinking-2507"}};
+
+TEST(ChatTemplate, GoldensOfQwen25AndQwen3Of2507) {
+  std::istringstream lines(ReadGolden("renderings.jsonl"));
+  std::vector<nlohmann::ordered_json> rows;
+  for (std::string line; std::getline(lines, line);) {
+    rows.push_back(nlohmann::ordered_json::parse(line));
+  }
+  int renderings = 0;
+  for (const QwenRelease& release : kQwenReleases) {
+    const auto made = Make(ReadGolden(std::string(release.file) + ".jinja"));
+    ASSERT_NE(made, nullptr);
+    EXPECT_STREQ(made->family(), release.family);
+    for (const auto& row : rows) {
+      std::vector<ChatMessage> messages;
+      for (const auto& m : row["messages"]) {
+        ChatMessage message = Message(m["role"], m["content"]);
+        if (m.contains("tool_calls")) message.tool_calls_json = m["tool_calls"].dump();
+        if (m.contains("reasoning_content")) message.reasoning_content = m["reasoning_content"];
+        messages.push_back(message);
+      }
+      ChatRenderOptions options;
+      if (!row["tools"].is_null()) options.tools_json = row["tools"].dump();
+      options.template_args_json = row["args"].dump();
+      for (const bool prompt : {false, true}) {
+        SCOPED_TRACE(testing::Message() << release.file << " " << row["name"] << " tools "
+                                        << !row["tools"].is_null() << " prompt " << prompt);
+        options.add_generation_prompt = prompt;
+        EXPECT_EQ(Rendered(*made, messages, options),
+                  row["want"][release.file][prompt ? 1 : 0].get<std::string>());
+        ++renderings;
+      }
+    }
+  }
+  EXPECT_EQ(renderings, 150);
+}
+
+TEST(ChatTemplate, QwenTemplatesInOtherSpellings) {
+  for (const QwenRelease& release : kQwenReleases) {
+    SCOPED_TRACE(release.file);
+    std::string source = ReadGolden(std::string(release.file) + ".jinja");
+    source = With(source, "message.role == \"user\"", "message['role']=='user'");
+    source = With(source, "{%- endfor %}\n", "{%- endfor -%}");
+    source = source.ends_with('\n') ? source.substr(0, source.size() - 1) : source + "\n";
+    const auto made = Make(source);
+    ASSERT_NE(made, nullptr);
+    EXPECT_STREQ(made->family(), release.family);
+  }
+}
+
+TEST(ChatTemplate, QwenTemplatesWithOneThingChangedAreRefused) {
+  const auto refused = [](const std::string& source) {
+    return ChatTemplate::Create(source, "m").status().code() == absl::StatusCode::kUnimplemented;
+  };
+  for (const QwenRelease& release : kQwenReleases) {
+    SCOPED_TRACE(release.file);
+    const std::string source = ReadGolden(std::string(release.file) + ".jinja");
+    EXPECT_TRUE(refused(With(source, "# Tools", "# Functions")));
+    EXPECT_TRUE(refused(With(source, "and not loop.first", "and loop.first")));
+    EXPECT_TRUE(refused(With(source, "| tojson", "")));
+    EXPECT_TRUE(refused(With(source, "</tool_response>' }}", "</tool_response>\\n' }}")));
+    EXPECT_TRUE(refused(source + "\nmore"));
+    EXPECT_TRUE(refused(source.substr(0, source.size() / 2)));
+  }
+  // The default prompt has to be the same in both of its places.
+  EXPECT_TRUE(refused(With(ReadGolden("qwen2_5.jinja"), "'You are Qwen", "'You were Qwen")));
+}
+
+TEST(ChatTemplate, Qwen25TakesTheDefaultSystemPromptOfItsTemplate) {
+  std::string source = ReadGolden("qwen2_5.jinja");
+  for (int i = 0; i < 2; ++i) source = With(source, "Qwen, created by Alibaba Cloud. You are ", "");
+  const auto made = Make(source);
+  ASSERT_NE(made, nullptr);
+  EXPECT_STREQ(made->family(), "qwen2.5");
+  EXPECT_EQ(Rendered(*made, {Message("user", "Hi")}),
+            "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+            "Hi<|im_end|>\n<|im_start|>assistant\n");
+  ChatRenderOptions options;
+  options.tools_json = "[{}]";
+  EXPECT_THAT(Rendered(*made, {Message("user", "Hi")}, options),
+              testing::StartsWith("<|im_start|>system\nYou are a helpful assistant.\n\n# Tools\n"));
+}
+
+TEST(ChatTemplate, Qwen2IsChatMlWithADefaultSystemTurn) {
+  const std::string source =
+      With(kSmolLm2, "a helpful AI assistant named SmolLM, trained by Hugging Face",
+           "a helpful assistant.");
+  // In a model's JSON the line ends are written either way.
+  for (const std::string& spelling : {source, With(source, "system\\n", "system\n")}) {
+    const auto qwen2 = Make(spelling);
+    ASSERT_NE(qwen2, nullptr);
+    EXPECT_STREQ(qwen2->family(), "chatml");
+    EXPECT_EQ(Rendered(*qwen2, {Message("user", "Hi")}),
+              "<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n<|im_start|>user\n"
+              "Hi<|im_end|>\n<|im_start|>assistant\n");
+    EXPECT_EQ(Rendered(*qwen2, {Message("system", "S"), Message("user", "Hi")}),
+              "<|im_start|>system\nS<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n"
+              "<|im_start|>assistant\n");
+  }
+}
+
 TEST(ChatTemplate, ChatMlInItsSpellings) {
   const std::string want = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n";
   const std::string quoted_fields =
@@ -146,16 +271,11 @@ TEST(ChatTemplate, TextThatIsNoTemplateOfOursIsRefusedByName) {
   // One thing changed in each: an engine that goes by marks alone would render them wrong.
   std::vector<std::string> unknown = {"", "{{ messages }}", "{% for", "{% for m in messages %}",
                                       "[INST] {{ messages[0].content }} [/INST]"};
-  const auto with = [](std::string source, const std::string& from, const std::string& to) {
-    const size_t at = source.find(from);
-    EXPECT_NE(at, std::string::npos) << from;
-    return source.replace(at, from.size(), to);
-  };
-  unknown.push_back(with(kChatMl, "+ '<|im_end|>' +", "+ eos_token +"));
-  unknown.push_back(with(kChatMl, "messages %}", "messages[1:] %}"));
-  unknown.push_back(with(kChatMl, "assistant\\n", "model\\n"));
-  unknown.push_back(with(kSmolLm2, "loop.first and", "loop.last and"));
-  unknown.push_back(with(kLlama3, "| trim", ""));
+  unknown.push_back(With(kChatMl, "+ '<|im_end|>' +", "+ eos_token +"));
+  unknown.push_back(With(kChatMl, "messages %}", "messages[1:] %}"));
+  unknown.push_back(With(kChatMl, "assistant\\n", "model\\n"));
+  unknown.push_back(With(kSmolLm2, "loop.first and", "loop.last and"));
+  unknown.push_back(With(kLlama3, "| trim", ""));
   for (const std::string& source : unknown) {
     SCOPED_TRACE(source);
     const auto made = ChatTemplate::Create(source, "odd/model-7b");
