@@ -1,8 +1,29 @@
 // quire: the command-line tool.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
 
 #include "cli/commands.h"
+
+namespace {
+
+// Names what the chosen subcommand does not know, and what it does.
+int UnknownArguments(const CLI::App& app) {
+  for (const CLI::App* sub : app.get_subcommands()) {
+    const std::string name = "quire " + sub->get_name();
+    for (const std::string& argument : sub->remaining()) {
+      std::fprintf(stderr, "%s: unknown argument %s\n", name.c_str(), argument.c_str());
+    }
+    std::fprintf(stderr, "%s knows:", name.c_str());
+    for (const CLI::Option* option : sub->get_options()) {
+      std::fprintf(stderr, " %s", option->get_name().c_str());
+    }
+    std::fprintf(stderr, "\n");
+  }
+  return quire::cli::kExitUsage;
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace quire::cli;
@@ -17,6 +38,10 @@ int main(int argc, char** argv) {
   RegisterInspect(app, &run);
   try {
     app.parse(argc, argv);
+  } catch (const CLI::ExtrasError& error) {
+    if (!app.get_subcommands().empty()) return UnknownArguments(app);
+    app.exit(error);
+    return kExitUsage;
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? kExitOk : kExitUsage;
   }

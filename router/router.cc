@@ -306,8 +306,10 @@ class Router::Impl {
   void OnLost(int w, int64_t generation, absl::Status why) {
     std::vector<std::pair<uint64_t, int>> orphans;  // id, attempt
     bool last;
+    bool stopping;  // then it was this router that cancelled the stream
     {
       const std::lock_guard<std::mutex> lock(mutex_);
+      stopping = stopping_;
       WorkerState& worker = At(w);
       worker.connected = false;
       worker.last_error = std::string(why.message());
@@ -318,7 +320,7 @@ class Router::Impl {
         }
       }
     }
-    if (log_ != nullptr) {
+    if (log_ != nullptr && !stopping) {
       log_->Warning("worker lost", {{"worker", options_.workers[static_cast<size_t>(w)]},
                                     {"requests", orphans.size()},
                                     {"reason", std::string(why.message())}});
