@@ -1,7 +1,9 @@
 // quire: the command-line tool.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cstdio>
 #include <string>
+#include <vector>
 
 #include "cli/commands.h"
 
@@ -36,6 +38,19 @@ int main(int argc, char** argv) {
   RegisterGenerate(app, &run);
   RegisterBench(app, &run);
   RegisterInspect(app, &run);
+  const std::vector<CLI::App*> commands = app.get_subcommands(nullptr);
+  const bool known = argc <= 1 || argv[1][0] == '-' ||
+                     std::any_of(commands.begin(), commands.end(), [&](const CLI::App* command) {
+                       return command->get_name() == argv[1];
+                     });
+  if (!known) {
+    std::fprintf(stderr, "quire: unknown command %s, known are", argv[1]);
+    for (const CLI::App* command : commands) {
+      std::fprintf(stderr, " %s", command->get_name().c_str());
+    }
+    std::fprintf(stderr, "\n");
+    return kExitUsage;
+  }
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError& error) {

@@ -88,13 +88,14 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcServerOptions opt
   builder.AddChannelArgument(GRPC_ARG_ENABLE_CHANNELZ, 1);
   builder.SetMaxReceiveMessageSize(options.max_receive_bytes);
   for (grpc::Service* service : options.services) builder.RegisterService(service);
-  auto out = std::unique_ptr<RpcServer>(new RpcServer);
-  out->impl_ = std::make_unique<Impl>();
-  out->impl_->server = builder.BuildAndStart();
-  if (out->impl_->server == nullptr || port == 0) {
+  std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  if (server == nullptr || port == 0) {
     return absl::UnavailableError(
         absl::StrCat("cannot listen on ", options.address, ": is another process there?"));
   }
+  auto out = std::unique_ptr<RpcServer>(new RpcServer);
+  out->impl_ = std::make_unique<Impl>();
+  out->impl_->server = std::move(server);
   out->port_ = port;
   out->address_ = absl::StrCat(options.address.substr(0, options.address.rfind(':') + 1), port);
   out->impl_->health_names = std::move(options.health_names);
