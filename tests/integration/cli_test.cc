@@ -38,7 +38,8 @@ struct Output {
 Output RunTool(const std::string& program, std::vector<std::string> args,
                const std::string& input = "") {
   const TempDir directory;
-  const std::string path = std::string(QUIRE_BINARY_DIR) + "/bin/" + program;
+  const std::string path =
+      program[0] == '/' ? program : std::string(QUIRE_BINARY_DIR) + "/bin/" + program;
   const std::string in = directory.path() + "/in", out = directory.path() + "/out",
                     err = directory.path() + "/err";
   std::ofstream(in, std::ios::binary) << input;
@@ -178,6 +179,48 @@ TEST(Cli, BenchServePrintsJsonLines) {
     }
   }
   EXPECT_GT(count, 0);
+}
+
+TEST(Cli, ChatRemembersTheConversation) {
+  const TempDir directory;
+  TestProcess up("quire", UpArgs(ExtractCaseModel("tiny_qwen3", directory)));
+  const std::string target = up.WaitReady("grpc");
+  ASSERT_NE(target, "") << up.Stderr();
+  const std::string question = "the hen in the inn and the other hen in the other inn";
+  const Output got = RunTool(
+      "quire",
+      {"chat", "--target", target, "--temperature", "0", "--max-tokens", "6", "--ignore-eos"},
+      question + "\n/nonsense\n\n" + question + "\n/exit\n");
+  EXPECT_EQ(got.code, 0) << got.err;
+  EXPECT_THAT(got.out, HasSubstr("unknown command /nonsense"));
+  // The first turn finds nothing; the second starts with the first one's tokens.
+  const size_t first = got.err.find("(0 cached)");
+  ASSERT_NE(first, std::string::npos) << got.err;
+  EXPECT_EQ(got.err.find("(0 cached)", first + 1), std::string::npos) << got.err;
+  EXPECT_THAT(got.err, HasSubstr("6 tokens"));
+}
+
+// The clients that the README shows.
+TEST(Examples, BothClientsStreamTheSameAnswer) {
+  const TempDir directory;
+  TestProcess up("quire", UpArgs(ExtractCaseModel("tiny_qwen3", directory)));
+  const std::string target = up.WaitReady("grpc");
+  ASSERT_NE(target, "") << up.Stderr();
+  const Output cpp = RunTool("example_client", {target, "the hen"});
+  EXPECT_EQ(cpp.code, 0) << cpp.err;
+  EXPECT_GT(cpp.out.size(), 1u);
+  EXPECT_EQ(RunTool("example_client", {"127.0.0.1:1", "the hen"}).code, 1);
+
+  const std::string classes = std::string(QUIRE_BINARY_DIR) + "/examples/python";
+  if (RunTool("/usr/bin/python3", {"-c", "import grpc, google.protobuf"}).code != 0) {
+    GTEST_SKIP() << "/usr/bin/python3 has no grpc (Debian: python3-grpcio, python3-protobuf)";
+  }
+  setenv("PYTHONPATH", classes.c_str(), 1);
+  const Output python =
+      RunTool("/usr/bin/python3", {QUIRE_SOURCE_DIR "/examples/client.py", target, "the hen"});
+  unsetenv("PYTHONPATH");
+  EXPECT_EQ(python.code, 0) << python.err;
+  EXPECT_EQ(python.out, cpp.out);
 }
 
 }  // namespace
