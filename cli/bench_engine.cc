@@ -312,16 +312,7 @@ int RunBenchEngine(const std::vector<std::string>& arguments) {
   table.AddBool("profile", &flags.profile, "print where the time in kernels went");
   table.AddBool("json", &flags.json, "one JSON object a line");
   AddWorkerFlags(&table, &options);
-  const absl::Status parsed =
-      table.Parse(arguments, [](const char* name) -> const char* { return std::getenv(name); });
-  if (table.help_requested()) {
-    std::fputs(table.HelpText().c_str(), stdout);
-    return kExitOk;
-  }
-  if (!parsed.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(parsed.message()).c_str());
-    return kExitUsage;
-  }
+  if (const int code = ParseFlagsOrExit(&table, arguments); code >= 0) return code;
   const Logger log("quire", LogLevel::kWarning);
   MetricsPage page;
   ProgressLine progress("loading " + options.model);

@@ -320,16 +320,7 @@ int RunBenchServe(const std::vector<std::string>& arguments) {
   table.AddDouble("ttft-target-ms", &flags.ttft_target_ms, 0, 1e9, "for goodput; 0 = none");
   table.AddDouble("tpot-target-ms", &flags.tpot_target_ms, 0, 1e9, "for goodput; 0 = none");
   table.AddBool("json", &flags.json, "one JSON object a line");
-  const absl::Status parsed =
-      table.Parse(arguments, [](const char* name) -> const char* { return std::getenv(name); });
-  if (table.help_requested()) {
-    std::fputs(table.HelpText().c_str(), stdout);
-    return kExitOk;
-  }
-  if (!parsed.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(parsed.message()).c_str());
-    return kExitUsage;
-  }
+  if (const int code = ParseFlagsOrExit(&table, arguments); code >= 0) return code;
 
   Client client(flags.target);
   absl::Status status = client.WaitReady(10);

@@ -99,16 +99,7 @@ int RunUp(const std::vector<std::string>& arguments) {
                   "--model PATH [flags]");
   UpFlags flags;
   AddUpFlags(&table, &flags);
-  const absl::Status parsed =
-      table.Parse(arguments, [](const char* name) -> const char* { return std::getenv(name); });
-  if (table.help_requested()) {
-    std::fputs(table.HelpText().c_str(), stdout);
-    return kExitOk;
-  }
-  if (!parsed.ok()) {
-    std::fprintf(stderr, "%s\n", std::string(parsed.message()).c_str());
-    return kExitUsage;
-  }
+  if (const int code = ParseFlagsOrExit(&table, arguments); code >= 0) return code;
 
   const Logger log("quire", ParseLogLevel(flags.process.log_level));
   std::fputs(table.EffectiveYaml().c_str(), stderr);

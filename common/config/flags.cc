@@ -541,7 +541,10 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text) {
 }
 
 int ParseFlagsOrExit(FlagTable* table, int argc, char** argv) {
-  const std::vector<std::string> args(argv + 1, argv + argc);
+  return ParseFlagsOrExit(table, std::vector<std::string>(argv + 1, argv + argc));
+}
+
+int ParseFlagsOrExit(FlagTable* table, const std::vector<std::string>& args) {
   const absl::Status status =
       table->Parse(args, [](const char* name) -> const char* { return std::getenv(name); });
   if (table->help_requested()) {

@@ -118,6 +118,7 @@ absl::StatusOr<HostPort> ParseHostPort(const std::string& text);
 // The usual start of a main(): parses argv and the environment. Exit code to return at once, or -1
 // to go on: --help prints the text (0); faults go to stderr (2).
 int ParseFlagsOrExit(FlagTable* table, int argc, char** argv);
+int ParseFlagsOrExit(FlagTable* table, const std::vector<std::string>& args);
 
 // What every process has. Bind with AddProcessFlags.
 struct ProcessFlags {
