@@ -34,7 +34,7 @@ grep '^ready' "$log" || { cat "$log"; echo 'demo.sh: not ready after 60 s' >&2; 
 target=$(sed -n 's/^ready.*grpc=\([^ ]*\).*/\1/p' "$log")
 
 say "question: $question"
-"$quire" chat --target "$target" --message "$question"
+"$quire" chat --target "$target" --temperature 0 --message "$question"
 say 'stop'
 kill -TERM $server
 wait $server
