@@ -8,17 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/impl_testing.h"
 #include "kernels/rms_norm/rms_norm_rows.h"
 
 namespace quire {
 namespace {
 
-absl::Status RunOn(const Impl<RmsNormArgs>& impl, const RmsNormArgs& args, int num_threads = 1) {
-  ThreadPool pool(num_threads);
-  ScratchArena scratch({});
-  ExecContext context{pool, scratch};
-  return impl.run(args, context);
-}
+using test::RunOn;
 
 absl::Status RunSimulated(const RmsNormArgs& args, ExecContext&) {
   RETURN_IF_ERROR(ValidateRmsNorm(args));
@@ -26,15 +22,7 @@ absl::Status RunSimulated(const RmsNormArgs& args, ExecContext&) {
   return absl::OkStatus();
 }
 
-// What this machine can run, the reference first, and the simulated AVX-512 variant.
-std::vector<Impl<RmsNormArgs>> Runnable() {
-  std::vector<Impl<RmsNormArgs>> impls;
-  for (const Impl<RmsNormArgs>& impl : RmsNormImpls()) {
-    if (impl.isa <= DetectIsa()) impls.push_back(impl);
-  }
-  if (DetectIsa() >= Isa::kAvx2) impls.push_back({"avx512sim", Isa::kAvx2, false, RunSimulated});
-  return impls;
-}
+std::vector<Impl<RmsNormArgs>> Runnable() { return test::Runnable(RmsNormImpls(), RunSimulated); }
 
 std::vector<float> Gaussian(std::mt19937_64& rng, int64_t n, float scale = 1) {
   std::normal_distribution<float> dist(0, scale);

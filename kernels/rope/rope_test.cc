@@ -8,19 +8,14 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/impl_testing.h"
 #include "kernels/rms_norm/rms_norm.h"
 #include "kernels/rope/rope_rows.h"
 
 namespace quire {
 namespace {
 
-template <class Args>
-absl::Status RunOn(const Impl<Args>& impl, const Args& args, int num_threads = 1) {
-  ThreadPool pool(num_threads);
-  ScratchArena scratch({});
-  ExecContext context{pool, scratch};
-  return impl.run(args, context);
-}
+using test::RunOn;
 
 absl::Status RunSimulated(const RopeArgs& args, ExecContext&) {
   RETURN_IF_ERROR(ValidateRope(args));
@@ -28,14 +23,7 @@ absl::Status RunSimulated(const RopeArgs& args, ExecContext&) {
   return absl::OkStatus();
 }
 
-std::vector<Impl<RopeArgs>> Runnable() {
-  std::vector<Impl<RopeArgs>> impls;
-  for (const Impl<RopeArgs>& impl : RopeImpls()) {
-    if (impl.isa <= DetectIsa()) impls.push_back(impl);
-  }
-  if (DetectIsa() >= Isa::kAvx2) impls.push_back({"avx512sim", Isa::kAvx2, false, RunSimulated});
-  return impls;
-}
+std::vector<Impl<RopeArgs>> Runnable() { return test::Runnable(RopeImpls(), RunSimulated); }
 
 struct Tables {
   Tables(int64_t max_position, int64_t half) : cos(max_position * half), sin(cos.size()) {

@@ -8,17 +8,13 @@
 #include <string>
 #include <vector>
 
+#include "kernels/common/impl_testing.h"
 #include "kernels/swiglu/swiglu_rows.h"
 
 namespace quire {
 namespace {
 
-absl::Status RunOn(const Impl<SwigluArgs>& impl, const SwigluArgs& args, int num_threads = 1) {
-  ThreadPool pool(num_threads);
-  ScratchArena scratch({});
-  ExecContext context{pool, scratch};
-  return impl.run(args, context);
-}
+using test::RunOn;
 
 absl::Status RunSimulated(const SwigluArgs& args, ExecContext&) {
   RETURN_IF_ERROR(ValidateSwiglu(args));
@@ -26,14 +22,7 @@ absl::Status RunSimulated(const SwigluArgs& args, ExecContext&) {
   return absl::OkStatus();
 }
 
-std::vector<Impl<SwigluArgs>> Runnable() {
-  std::vector<Impl<SwigluArgs>> impls;
-  for (const Impl<SwigluArgs>& impl : SwigluImpls()) {
-    if (impl.isa <= DetectIsa()) impls.push_back(impl);
-  }
-  if (DetectIsa() >= Isa::kAvx2) impls.push_back({"avx512sim", Isa::kAvx2, false, RunSimulated});
-  return impls;
-}
+std::vector<Impl<SwigluArgs>> Runnable() { return test::Runnable(SwigluImpls(), RunSimulated); }
 
 std::vector<float> Gaussian(std::mt19937_64& rng, int64_t n, float scale) {
   std::normal_distribution<float> dist(0, scale);
